@@ -1,0 +1,136 @@
+"""The words every floor shares: shapes, launches, resources, binaries and errors.
+
+Nothing here imports CUDA, NumPy or anything else of the project, so that a kernel package may
+import it without pulling in the rest. Times are seconds, sizes are bytes, clocks are hertz.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+QK_K = 256
+"""Values in one q6_K or q4_K super-block (ggml's name for it)."""
+
+UNIT = 32
+"""Values in one unit: what one virtual thread adds to its accumulator at a time (q6_K)."""
+
+VIRTUAL_THREADS = 256
+"""Virtual threads that share one output row in the reference order."""
+
+Source = Literal["measured", "predicted", "recorded"]
+Backend = Literal["numba", "cu"]
+
+
+class ProbeError(Exception):
+    """Something the user can mend. Shown as one line, exit code 2; never a traceback."""
+
+    exit_code = 2
+
+
+class BadInput(ProbeError):
+    """A value the probes refuse: says what was wrong, the value received, and what to do."""
+
+
+class Unavailable(ProbeError):
+    """A tool, driver, package or capability that is not there: says which, and what to do."""
+
+
+class WrongResult(Exception):
+    """A kernel disagreed with the oracle. Exit code 1: this is a fault of ours, not the user's."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, index: int, got: object, want: object) -> None:
+        super().__init__(f"{what}: element {index} is {got!r}, the oracle says {want!r}")
+        self.what, self.index, self.got, self.want = what, index, got, want
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A weight matrix of `od` output rows by `id` input values (id % 256 == 0).
+
+    Raises BadInput for anything else, so that no launch is ever built on a bad shape.
+    """
+
+    od: int
+    id: int
+
+    def __post_init__(self) -> None:
+        if self.od < 1:
+            raise BadInput(f"od must be at least 1, got {self.od}")
+        if self.id < QK_K or self.id % QK_K:
+            raise BadInput(f"id must be a positive multiple of {QK_K}, got {self.id}")
+        if self.od > 2**31 - 1 or self.id > 2**24:
+            raise BadInput(f"shape {self.od}x{self.id} is too large: od < 2^31, id <= 2^24")
+
+    @property
+    def nbe(self) -> int:
+        """Super-blocks per row."""
+        return self.id // QK_K
+
+    @property
+    def nunits(self) -> int:
+        """Units of 32 values per row."""
+        return self.id // UNIT
+
+    def __str__(self) -> str:
+        return f"{self.od}x{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchConfig:
+    """One launch's geometry. The probe computes it; kernels never derive a grid."""
+
+    grid: int
+    block: int
+    smem_bytes: int = 0
+    pdl: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one compiled kernel costs: registers per thread, static shared memory, spills, stack."""
+
+    registers: int
+    smem_bytes: int = 0
+    spill_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The bytes of one launch: weights as stored by the format, and as moved in 32 B sectors."""
+
+    content_bytes: int
+    traffic_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A compiled kernel, from either backend, not yet bound to a device context.
+
+    Exactly one of `cubin` (with `entry`, Numba) and `handle` (a CUkernel address out of the
+    ctypes-loaded library, C++) is set. `keepalive` holds whatever must outlive the handle.
+    """
+
+    name: str
+    backend: Backend
+    entry: str = ""
+    cubin: bytes = b""
+    handle: int = 0
+    keepalive: object = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Offline:
+    """Resources of one kernel compiled for `arch` on a machine that need not have a GPU."""
+
+    name: str
+    backend: Backend
+    arch: str
+    resources: Resources
+
+
+Progress = Callable[[str], None]
+"""Called with one short line on anything that takes longer than two seconds."""
