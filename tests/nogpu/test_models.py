@@ -1,0 +1,77 @@
+"""Model ledgers and the fold, against the recorded figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from probes.core import gguf_file, layouts, models
+from probes.core.layouts import layout
+from probes.core.types import BadInput, Shape
+
+GGUF = Path(__file__).parents[1] / "data" / "minilm-ffn_down-48rows.gguf"
+
+
+def test_tables_are_the_shapes_of_the_record() -> None:
+    by_case = {t.case: t for m in models.MODELS for t in m.tensors}
+    assert list(by_case) == [f"{t}_{m}" for m in ("14b", "7b") for t in ("ffn_down", "lm_head", "attn_v")]
+    assert by_case["ffn_down_14b"].shape == Shape(5120, 13824) and by_case["ffn_down_14b"].count == 24
+    assert by_case["lm_head_14b"].shape == Shape(152064, 5120) and by_case["lm_head_14b"].count == 1
+    assert by_case["attn_v_14b"].shape == Shape(1024, 5120) and by_case["attn_v_14b"].count == 24
+    assert by_case["ffn_down_7b"].shape == Shape(3584, 18944) and by_case["ffn_down_7b"].count == 14
+    assert by_case["lm_head_7b"].shape == Shape(152064, 3584)
+    assert by_case["attn_v_7b"].shape == Shape(512, 3584) and by_case["attn_v_7b"].count == 14
+
+
+def test_the_layer_rule() -> None:
+    assert models.q6k_layers(48) == 24 and models.q6k_layers(28) == 14 and models.q6k_layers(32) == 16
+
+
+def test_bytes_of_the_record() -> None:
+    big, small = models.model("14b"), models.model("7b")
+    assert models.q6k_bytes(big) == 2_135_347_200 and models.q6k_bytes(small) == 1_247_877_120
+    assert round(models.duplicated_bytes(big, layout("dpl")) / 1e9, 2) == 2.14
+    assert round(models.duplicated_bytes(small, layout("dpl")) / 1e9, 2) == 1.25
+    assert models.duplicated_bytes(big, layout("gpl")) == models.duplicated_bytes(big, layout("dpl"))
+    # row padding is all that dpl adds to the content: 4 B a row of ffn_down, 8 of lm_head and attn_v
+    padding = 24 * 5120 * 4 + 152064 * 8 + 24 * 1024 * 8
+    assert models.duplicated_bytes(big, layout("dpl")) - models.q6k_bytes(big) == padding
+    assert models.duplicated_bytes(big, layout("gs")) == models.q6k_bytes(big) * 224 // 210
+    assert models.duplicated_bytes(big, layout("padded")) == 0
+
+
+def test_bytes_of_a_file() -> None:
+    infos = gguf_file.tensors(GGUF)
+    assert models.duplicated_bytes_gguf(infos, layout("dpl")) == 48 * ((6 * 210 + 15) & ~15)
+    assert models.duplicated_bytes_gguf(infos, layout("gs")) == 48 * 6 * 224
+    assert models.duplicated_bytes_gguf(infos, layout("padded")) == 0
+    assert models.duplicated_bytes_gguf([], layout("dpl")) == 0
+
+
+def test_unknown_model() -> None:
+    with pytest.raises(BadInput, match="no model is called '70b'; there are 14b, 7b"):
+        models.model("70b")
+
+
+def test_the_recorded_fold_gives_the_recorded_gain() -> None:
+    """padded to dpl: ffn_down 176.5 to 212.9 GB/s, lm_head 208.3 to 250.0; 22.00 tok/s before."""
+    parts = []
+    for case, before, after in (("ffn_down_14b", 176.5e9, 212.9e9), ("lm_head_14b", 208.3e9, 250.0e9)):
+        tensor = next(t for t in models.model("14b").tensors if t.case == case)
+        content = tensor.shape.od * tensor.shape.nbe * layouts.BLOCK_BYTES
+        parts.append((tensor.count, content / before - content / after))
+    assert round(sum(n * dt for n, dt in parts) * 1e3, 2) == 1.86
+    gain = models.fold(1 / 22.00, parts)
+    assert round(gain * 100, 2) == 4.27
+    assert round(22.00 * (1 + gain), 2) == 22.94  # the tok/s that were measured
+
+
+def test_fold_edges() -> None:
+    assert models.fold(0.04, []) == 0.0
+    assert models.fold(0.04, [(10, -0.001)]) == pytest.approx(0.04 / 0.05 - 1)
+    with pytest.raises(BadInput, match="do not fit a decode step"):
+        models.fold(0.04, [(40, 0.001)])
+    for step in (0.0, -1.0, float("nan")):
+        with pytest.raises(BadInput, match="positive time"):
+            models.fold(step, [])
