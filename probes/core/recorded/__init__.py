@@ -1,0 +1,217 @@
+"""Recorded figures: what others measured (`verdicts.toml`) and what compilers gave (`resources.toml`).
+
+`resources.toml` is written by `python -m probes resources`, which compiles every kernel for each
+architecture and passes the rows to `dump_resources`:
+
+    schema = 1
+    [tool]                  # what compiled, by name
+    nvcc = "13.0.88"
+    [sources_sha256]        # per backend: the digest of the sources compiled
+    cu = "..."
+    [[kernel]]
+    name = "l1_padded_loop"
+    backend = "cu"
+    arch = "sm_121"
+    registers = 40
+    smem_bytes = 32
+    spill_bytes = 0
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from probes.core.types import Backend, BadInput, Offline, Resources, Unavailable
+
+SCHEMA = 1
+RESOURCES_FILE = "resources.toml"
+VERDICTS_FILE = "verdicts.toml"
+RESOURCES_COMMAND = "python -m probes resources"
+BACKENDS: tuple[Backend, ...] = ("numba", "cu")
+
+Value = float | int | str | bool
+Key = tuple[str, str, str]
+"""(backend, kernel name, arch)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One recorded figure. `where` is its place in the record, `note` what to know before using it."""
+
+    probe: str
+    case: str
+    variant: str
+    metric: str
+    value: Value
+    unit: str
+    where: str
+    note: str = ""
+
+    @property
+    def number(self) -> float:
+        """The value as a number; BadInput for a word or a flag."""
+        if isinstance(self.value, (str, bool)):
+            raise BadInput(
+                f"{self.probe} {self.case} {self.variant} {self.metric} is {self.value!r}, not a number"
+            )
+        return float(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesHead:
+    """What the recorded resources came from: tool versions, and per backend the digest of its sources."""
+
+    sources_sha256: dict[str, str] = field(default_factory=dict)
+    tool: dict[str, str] = field(default_factory=dict)
+
+
+def _read(name: str) -> str | None:
+    file = resources.files("probes.core") / "recorded" / name
+    return file.read_text(encoding="utf-8") if file.is_file() else None
+
+
+# Verdicts
+
+
+@cache
+def all_figures() -> tuple[Figure, ...]:
+    """Every recorded figure, in the file's order."""
+    text = _read(VERDICTS_FILE)
+    if text is None:
+        raise Unavailable(f"{VERDICTS_FILE} is not in this installation: reinstall the package")
+    names = {f.name for f in fields(Figure)}
+    rows = []
+    for table in tomllib.loads(text)["figure"]:
+        if wrong := sorted(table.keys() - names) or sorted(names - {"note"} - table.keys()):
+            raise BadInput(f"{VERDICTS_FILE}: unknown or missing key {wrong[0]!r} in {table}")
+        rows.append(Figure(**table))
+    return tuple(rows)
+
+
+def _fits(recorded: str, variant: str) -> bool:
+    """A recorded layout ("dpl") answers for its forms ("dpl_loop", "dpl_pf"), not for "dpl_stream"."""
+    return recorded == variant or re.fullmatch(rf"{re.escape(recorded)}_(loop|pf)", variant) is not None
+
+
+def figures(probe: str, case: str | None = None, variant: str | None = None) -> tuple[Figure, ...]:
+    """Recorded figures of a probe, of one case and one variant where given; empty where none is recorded.
+
+    A figure recorded for case "all" (registers, the verdict) answers for every case.
+    """
+    return tuple(
+        f
+        for f in all_figures()
+        if f.probe == probe
+        and (case is None or f.case in (case, "all"))
+        and (variant is None or _fits(f.variant, variant))
+    )
+
+
+def figure(probe: str, case: str, variant: str, metric: str) -> Figure | None:
+    """The one recorded figure of that metric, or None; a figure of the case itself before one of "all"."""
+    found = [f for f in figures(probe, case, variant) if f.metric == metric]
+    return min(found, key=lambda f: (f.case == "all", f.variant != variant), default=None)
+
+
+# Resources of the kernels
+
+
+@cache
+def _resources() -> tuple[ResourcesHead, dict[Key, Resources]]:
+    text = _read(RESOURCES_FILE)
+    if text is None:
+        raise Unavailable(
+            f"no recorded kernel resources; to compile the kernels and record them run `{RESOURCES_COMMAND}`"
+        )
+    return parse_resources(text)
+
+
+def load_resources() -> dict[Key, Resources]:
+    """(backend, kernel name, arch) -> Resources, as recorded. Unavailable if nothing was recorded yet."""
+    return dict(_resources()[1])
+
+
+def resources_head() -> ResourcesHead:
+    """Tool versions and source digests of the recorded resources. Unavailable as in load_resources."""
+    return _resources()[0]
+
+
+def recorded_resources(backend: Backend, name: str, arch: str) -> Resources:
+    """Resources of one kernel. Unavailable, naming the architectures there are, if it was not recorded."""
+    known = _resources()[1]
+    if found := known.get((backend, name, arch)):
+        return found
+    there = sorted(a for b, n, a in known if (b, n) == (backend, name))
+    raise Unavailable(
+        f"no resources recorded for {backend} kernel {name} on {arch} "
+        f"(recorded for: {', '.join(there) or 'none'}); run `{RESOURCES_COMMAND}`"
+    )
+
+
+def _count(row: Mapping[str, Any], key: str) -> int:
+    value = row[key]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise BadInput(f"{RESOURCES_FILE}: {key} of {row.get('name')!r} must be a count, got {value!r}")
+    return value
+
+
+def parse_resources(text: str) -> tuple[ResourcesHead, dict[Key, Resources]]:
+    """Read the text of a resources file. BadInput for another schema, a bad row or one given twice."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as err:
+        raise BadInput(f"{RESOURCES_FILE} is not valid TOML ({err}); run `{RESOURCES_COMMAND}`") from err
+    if table.get("schema") != SCHEMA:
+        raise BadInput(
+            f"{RESOURCES_FILE} has schema {table.get('schema')!r}, not {SCHEMA}; run `{RESOURCES_COMMAND}`"
+        )
+    kernels: dict[Key, Resources] = {}
+    for row in table.get("kernel", []):
+        keys = {"name", "backend", "arch", "registers", "smem_bytes", "spill_bytes"}
+        if row.keys() != keys:
+            raise BadInput(f"{RESOURCES_FILE}: a kernel needs exactly {', '.join(sorted(keys))}, got {row}")
+        if row["backend"] not in BACKENDS:
+            raise BadInput(f"{RESOURCES_FILE}: backend must be numba or cu, got {row['backend']!r}")
+        key: Key = (row["backend"], row["name"], row["arch"])
+        if key in kernels:
+            raise BadInput(f"{RESOURCES_FILE}: {key} is given twice")
+        kernels[key] = Resources(
+            _count(row, "registers"), _count(row, "smem_bytes"), _count(row, "spill_bytes")
+        )
+    return ResourcesHead(table.get("sources_sha256", {}), table.get("tool", {})), kernels
+
+
+def _quoted(text: str) -> str:
+    """A TOML string: as JSON's, but no surrogate pairs and DEL escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def dump_resources(rows: Iterable[Offline], head: ResourcesHead) -> str:
+    """The text of a resources file: sorted, so that the same kernels give the same bytes.
+
+    BadInput for a kernel given twice. `parse_resources` of the result gives the same head and rows.
+    """
+    ordered = sorted(rows, key=lambda r: (r.backend, r.name, r.arch))
+    keys = [(r.backend, r.name, r.arch) for r in ordered]
+    if len(set(keys)) != len(keys):
+        twice = next(k for k in keys if keys.count(k) > 1)
+        raise BadInput(f"kernel {twice} is given twice")
+    lines = [
+        f"# Registers, shared memory and spills of every kernel. Written by `{RESOURCES_COMMAND}`.",
+        f"schema = {SCHEMA}",
+    ]
+    for title, values in (("tool", head.tool), ("sources_sha256", head.sources_sha256)):
+        lines += ["", f"[{title}]"]
+        lines += [f"{_quoted(k)} = {_quoted(v)}" for k, v in sorted(values.items())]
+    for r in ordered:
+        lines += ["", "[[kernel]]"]
+        lines += [f"{k} = {_quoted(getattr(r, k))}" for k in ("name", "backend", "arch")]
+        lines += [f"{k} = {getattr(r.resources, k)}" for k in ("registers", "smem_bytes", "spill_bytes")]
+    return "\n".join(lines) + "\n"
