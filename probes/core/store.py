@@ -1,0 +1,118 @@
+"""A report's JSON file: written whole or not at all, after every row, and read back with suspicion.
+
+    {"schema": 1, "device": …, "complete": true, "rows": [ … one row a line … ]}
+
+A run that is killed leaves the rows it had finished and `complete: false`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+from probes.core.provenance import Head
+from probes.core.rows import Row
+from probes.core.types import BadInput
+
+MAX_BYTES = 256 << 20
+"""A report larger than this is refused unread; a full one is a few MiB."""
+
+
+class ReportFile:
+    """A report on its way to disk: `with ReportFile(path, head) as f: f.add(row)`.
+
+    The head is written on entry, so that a folder that cannot be written fails before anything is
+    measured, and every `add` or `flush` replaces the file as a whole. Leaving without an exception marks it
+    complete. `path` None keeps it in memory. BadInput where the file cannot be written.
+    """
+
+    def __init__(self, path: Path | None, head: Head) -> None:
+        self.path, self.head, self.rows = path, head, list[Row]()
+
+    def __enter__(self) -> ReportFile:
+        self.flush()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.head.complete = True
+            self.flush()
+
+    def add(self, *rows: Row) -> None:
+        """Append finished rows and write the file."""
+        for row in rows:
+            row.check()
+        self.rows.extend(rows)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write the file again, after a row already added has changed."""
+        if self.path is not None:
+            write_json(self.path, self.head, self.rows)
+
+
+def write_json(path: Path, head: Head, rows: Sequence[Row]) -> None:
+    """Replace `path` by head and rows, in one step. BadInput where that fails: the old file then stays."""
+    top = json.dumps(head.to_json(), indent=1, allow_nan=False, ensure_ascii=False)
+    body = ",\n".join(json.dumps(r.to_json(), allow_nan=False, ensure_ascii=False) for r in rows)
+    write_text(path, f'{top[:-2]},\n "rows": [\n{body}\n ]\n}}\n')
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a text file in one step (a temporary file beside it, then a rename).
+
+    Makes the folder. BadInput, one line, on whatever the file system refuses: no permission, disk full,
+    a file where a folder should be, a read-only mount.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "w", encoding="utf-8", newline="\n") as f:
+                f.write(text)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    except (OSError, ValueError) as e:
+        why = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
+        raise BadInput(f"cannot write {path}: {why}; free some room or choose another place") from e
+
+
+def read_json(path: Path) -> tuple[Head, list[Row]]:
+    """Head and rows of a report. BadInput, one line, on anything that is not one."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise BadInput(f"{path} is larger than any report ({MAX_BYTES >> 20} MiB)")
+        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+    except OSError as e:
+        raise BadInput(f"cannot read {path}: {e.strerror or e}") from e
+    except (ValueError, RecursionError) as e:
+        raise BadInput(f"{path} is not a report's JSON: {e}") from e
+    try:
+        if not isinstance(data, dict) or not isinstance(data.get("rows"), list):
+            raise BadInput("an object with a list of rows is expected")
+        rows: list[Any] = data.pop("rows")
+        head = Head.from_json(data)
+        return head, [_row(i, r) for i, r in enumerate(rows)]
+    except BadInput as e:
+        raise BadInput(f"{path} is not a report of this version: {e}") from e
+
+
+def _row(index: int, data: object) -> Row:
+    try:
+        return Row.from_json(data)
+    except BadInput as e:
+        raise BadInput(f"rows[{index}]: {e}") from e
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a number a report may hold")
