@@ -1,0 +1,10 @@
+"""The CUDA C++ twins: nvcc builds one library per probe, ctypes loads it, kernels come out by name.
+
+common.cuh   exact float32 steps, integer dots, wide loads; all __host__ __device__
+q6k.cuh      one q6_K unit in any layout
+q4k.cuh      one q4_K chunk
+swiglu.cuh   the fixed exp sequence and SwiGLU
+l1.cu        the L1 kernels          harness.cu  read ceiling, clock, empty launch
+host.cpp     the same headers built by the host compiler, for tests without a GPU
+build.py     nvcc and the host compiler -> out/build/<hash>/, ctypes loading
+"""

@@ -1,0 +1,198 @@
+"""nvcc and the host compiler: one shared library per .cu file and target, loaded through ctypes.
+
+The cache's key covers the sources as bytes, the layouts' table, the flags, the target and the
+compiler's own version, so that a library is built once and never goes stale.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from probes.core.bounds import MIN_BLOCKS
+from probes.core.cache import build_dir, cached, ptxas_resources
+from probes.core.layouts import LAYOUTS, Layout
+from probes.core.swiglu import EXP
+from probes.core.types import BadInput, Binary, Offline, Progress, Unavailable
+
+HERE = Path(__file__).parent
+
+NVCC_FLAGS = ("-O3", "-std=c++17", "--fmad=false", "-shared", "-Xcompiler", "-fPIC", "-cudart", "static")
+HOST_FLAGS = ("-O2", "-std=c++17", "-ffp-contract=off", "-fno-fast-math", "-shared", "-fPIC")
+HEADERS = tuple(sorted(p.name for p in HERE.glob("*.cuh")))
+
+
+def layouts_header(layouts: Iterable[Layout] = LAYOUTS) -> str:
+    """The C++ view of the layouts' table: a struct of constants per row, and PROBES_LAYOUTS(X)."""
+    rows = tuple(layouts)
+    lines = ["// Generated from probes/core/layouts.py.", "#pragma once", "namespace probes {"]
+    for lay in rows:
+        lines.append(f"struct {lay.name} {{")
+        lines.append(f"    static constexpr bool group = {'true' if lay.order == 'group' else 'false'};")
+        for field in ("ql", "qh", "sc", "d"):
+            piece = getattr(lay, field)
+            lines.append(
+                f"    static constexpr int {field}_plane = {piece.plane}, {field}_block = {piece.block}, "
+                f"{field}_offset = {piece.offset};"
+            )
+        lines.append("};")
+    lines.append("}  // namespace probes")
+    lines.append("#define PROBES_LAYOUTS(X) " + " ".join(f"X({lay.name})" for lay in rows))
+    return "\n".join(lines) + "\n"
+
+
+def constants_header() -> str:
+    """The constants both languages share, for C++: the fixed exp's as exact hex floats, launch bounds."""
+    lines = [
+        "// Generated from probes/core/swiglu.py and bounds.py.",
+        "#pragma once",
+        "#include <cstdint>",
+        "namespace probes {",
+    ]
+    for name, value in EXP._asdict().items():
+        kind = (
+            f"uint32_t kExp_{name} = {value:#x}u"
+            if isinstance(value, int)
+            else f"float kExp_{name} = {value.hex()}f"
+        )
+        lines.append(f"constexpr {kind};")
+    lines += [f"constexpr int kMinBlocks_{form} = {blocks};" for form, blocks in MIN_BLOCKS.items()]
+    return "\n".join([*lines, "}  // namespace probes"]) + "\n"
+
+
+@functools.cache
+def find_nvcc() -> tuple[str, ...]:
+    """The nvcc command: one on PATH, else the one that the cu13 extra installed.
+
+    Returns the program and, for the pip toolchain, the -L flag that it needs. Raises Unavailable.
+    """
+    on_path = shutil.which("nvcc")
+    if on_path:
+        return (on_path,)
+    try:
+        from cuda.pathfinder import find_nvidia_binary_utility
+    except ImportError:
+        found = None
+    else:
+        found = find_nvidia_binary_utility("nvcc")
+    if not found:
+        raise Unavailable(
+            "no nvcc on PATH and none from pip, and the C++ twins need one: "
+            "install a CUDA toolkit, or: pip install '.[cu13]'"
+        )
+    return (found, f"-L{Path(found).parent.parent / 'lib'}")
+
+
+def find_host_compiler() -> str:
+    """The host C++ compiler. Raises Unavailable where there is none."""
+    found = shutil.which(os.environ.get("CXX", "g++"))
+    if not found:
+        raise Unavailable("no host C++ compiler: install g++, or set CXX to one")
+    return found
+
+
+@functools.cache
+def _version(program: str) -> str:
+    return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def compiler_version() -> str:
+    """nvcc's own version, such as 'V13.0.88'. Raises Unavailable without nvcc."""
+    found = re.search(r"V[\d.]+", _version(find_nvcc()[0]))
+    return found[0] if found else "unknown"
+
+
+def sources(source: str) -> tuple[Path, ...]:
+    """The files that decide what `source` (such as 'l1.cu') builds to: itself and every header."""
+    return (HERE / source, *(HERE / name for name in HEADERS))
+
+
+def _compile(command: list[str], source: str, layouts: tuple[Layout, ...], product: str) -> Path:
+    generated = {"layouts.gen.cuh": layouts_header(layouts), "constants.gen.cuh": constants_header()}
+    key: list[str | bytes] = [source, *generated.values(), _version(command[0]), *command[1:]]
+    key += [p.read_bytes() for p in sources(source)]
+
+    def make(scratch: Path) -> None:
+        for name, text in generated.items():
+            (scratch / name).write_text(text)
+        run = subprocess.run(
+            [*command, f"-I{scratch}", f"-I{HERE}", str(HERE / source), "-o", str(scratch / product)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "TMPDIR": str(scratch)},
+        )
+        if run.returncode:
+            first = next(
+                (line for line in run.stderr.splitlines() if "error" in line), run.stderr.strip()[:300]
+            )
+            raise Unavailable(f"{Path(command[0]).name} could not build {source}: {first}")
+        (scratch / "log.txt").write_text(run.stdout + run.stderr)
+
+    return cached(key, product, make)
+
+
+def library(
+    source: str,
+    arch: str,
+    min_blocks: int = 0,
+    layouts: tuple[Layout, ...] = LAYOUTS,
+    progress: Progress | None = None,
+) -> Path:
+    """Build `source` for one GPU target and return the shared library's path.
+
+    arch: 'sm_90' and the like; min_blocks: blocks per SM that the registers are held to, 0 for none.
+    The compiler's own account of registers and spills lies beside the library as log.txt.
+    Raises Unavailable (no nvcc, a target it does not know) and BadInput (unwritable folder).
+    """
+    if not re.fullmatch(r"sm_\d+[af]?", arch):
+        raise BadInput(f"a GPU target looks like sm_90, got {arch!r}")
+    if min_blocks < 0 or min_blocks > 32:
+        raise BadInput(f"blocks per SM must be 0 to 32, got {min_blocks}")
+    nvcc, *link = find_nvcc()
+    number = arch.removeprefix("sm_")
+    command = [nvcc, *NVCC_FLAGS, *link, "-Xptxas", "-v", "-gencode", f"arch=compute_{number},code={arch}"]
+    command.append(f"-DPROBES_MIN_BLOCKS={min_blocks}")
+    if progress:
+        progress(f"building {source} for {arch} (once; cached in {build_dir()})")
+    return _compile(command, source, layouts, source.replace(".cu", ".so"))
+
+
+def host_library(layouts: tuple[Layout, ...] = LAYOUTS) -> ctypes.CDLL:
+    """The unit functions built for the host. Raises Unavailable without a host compiler."""
+    path = _compile([find_host_compiler(), *HOST_FLAGS], "host.cpp", layouts, "host.so")
+    return ctypes.CDLL(str(path.resolve()))
+
+
+def binaries(
+    source: str, names: Iterable[str], arch: str, min_blocks: int = 0, progress: Progress | None = None
+) -> dict[str, Binary]:
+    """Kernels of `source` by name, as CUkernel handles. A CUDA context must be current.
+
+    Raises Unavailable where the library cannot be built or loaded, or a kernel is not in it.
+    """
+    path = library(source, arch, min_blocks, progress=progress)
+    try:
+        lib = ctypes.CDLL(str(path.resolve()))
+    except OSError as error:
+        raise Unavailable(f"cannot load {path}: {error}") from error
+    lib.probes_error.restype = ctypes.c_char_p
+    out: dict[str, Binary] = {}
+    for name in names:
+        handle = ctypes.c_void_p()
+        code = lib.probes_kernel(name.encode(), ctypes.byref(handle))
+        if code or not handle.value:
+            raise Unavailable(f"kernel {name} of {source}: {lib.probes_error(code).decode()}")
+        out[name] = Binary(name=name, backend="cu", entry=name, handle=handle.value, keepalive=lib)
+    return out
+
+
+def offline(source: str, arch: str, min_blocks: int = 0) -> list[Offline]:
+    """Resources of every kernel of `source` for `arch`, from the compiler; no GPU needed."""
+    log = (library(source, arch, min_blocks).parent / "log.txt").read_text()
+    return [Offline(name, "cu", arch, res) for name, res in sorted(ptxas_resources(log).items())]

@@ -1,0 +1,198 @@
+// What every kernel and every host test shares: exact float32 steps, integer dots, wide loads.
+//
+// Everything here is __host__ __device__, so that a host build tests the very same arithmetic on a
+// machine without a GPU. On the device each step is an explicit _rn intrinsic, which no compiler
+// contracts into FMA; a host build needs -ffp-contract=off for the same guarantee.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#ifdef __CUDACC__
+#define PROBES_FN __host__ __device__ __forceinline__
+#else
+#define PROBES_FN inline
+#endif
+
+namespace probes {
+
+struct Words2 {
+    uint32_t w[2];
+};
+struct Words4 {
+    uint32_t w[4];
+};
+
+PROBES_FN float mul(float a, float b) {
+#ifdef __CUDA_ARCH__
+    return __fmul_rn(a, b);
+#else
+    return a * b;
+#endif
+}
+
+PROBES_FN float add(float a, float b) {
+#ifdef __CUDA_ARCH__
+    return __fadd_rn(a, b);
+#else
+    return a + b;
+#endif
+}
+
+PROBES_FN float sub(float a, float b) {
+#ifdef __CUDA_ARCH__
+    return __fsub_rn(a, b);
+#else
+    return a - b;
+#endif
+}
+
+PROBES_FN float divide(float a, float b) {
+#ifdef __CUDA_ARCH__
+    return __fdiv_rn(a, b);
+#else
+    return a / b;
+#endif
+}
+
+PROBES_FN float float_of_bits(uint32_t bits) {
+#ifdef __CUDA_ARCH__
+    return __uint_as_float(bits);
+#else
+    float f;
+    std::memcpy(&f, &bits, sizeof f);
+    return f;
+#endif
+}
+
+PROBES_FN uint32_t bits_of_float(float f) {
+#ifdef __CUDA_ARCH__
+    return __float_as_uint(f);
+#else
+    uint32_t bits;
+    std::memcpy(&bits, &f, sizeof bits);
+    return bits;
+#endif
+}
+
+// f16 bits to float32, exact, subnormals kept.
+PROBES_FN float float_of_half(uint32_t h) {
+#ifdef __CUDA_ARCH__
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(static_cast<uint16_t>(h)));
+    return f;
+#else
+    const uint32_t sign = (h & 0x8000u) << 16, exponent = (h >> 10) & 31u, mantissa = h & 1023u;
+    if (exponent == 31u) return float_of_bits(sign | 0x7f800000u | (mantissa << 13));
+    if (exponent != 0u) return float_of_bits(sign | ((exponent + 112u) << 23) | (mantissa << 13));
+    const float tiny = static_cast<float>(mantissa) * float_of_bits(0x33800000u);  // mantissa * 2^-24
+    return float_of_bits(sign | bits_of_float(tiny));
+#endif
+}
+
+// c + the dot product of four signed bytes with four signed bytes, exact.
+PROBES_FN int32_t dp4a(uint32_t a, uint32_t b, int32_t c) {
+#if defined(__CUDA_ARCH__)
+    return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
+#else
+    for (int k = 0; k < 32; k += 8)
+        c += static_cast<int32_t>(static_cast<int8_t>(a >> k)) * static_cast<int32_t>(static_cast<int8_t>(b >> k));
+    return c;
+#endif
+}
+
+// Loads of 16, 8 and 2 bytes; the address must be a multiple of the size (the host build does not care).
+PROBES_FN Words4 load16(const uint8_t* p) {
+    Words4 v;
+#ifdef __CUDA_ARCH__
+    const uint4 q = __ldg(reinterpret_cast<const uint4*>(p));
+    v.w[0] = q.x, v.w[1] = q.y, v.w[2] = q.z, v.w[3] = q.w;
+#else
+    std::memcpy(&v, p, 16);
+#endif
+    return v;
+}
+
+PROBES_FN Words2 load8(const uint8_t* p) {
+    Words2 v;
+#ifdef __CUDA_ARCH__
+    const uint2 q = __ldg(reinterpret_cast<const uint2*>(p));
+    v.w[0] = q.x, v.w[1] = q.y;
+#else
+    std::memcpy(&v, p, 8);
+#endif
+    return v;
+}
+
+PROBES_FN uint32_t load2(const uint8_t* p) {
+#ifdef __CUDA_ARCH__
+    return __ldg(reinterpret_cast<const uint16_t*>(p));
+#else
+    uint16_t v;
+    std::memcpy(&v, p, 2);
+    return v;
+#endif
+}
+
+PROBES_FN float signed_byte(uint32_t word, int index) {
+    return static_cast<float>(static_cast<int8_t>(word >> (8 * index)));
+}
+
+// One pad40 activation unit: f16 scale, 32 int8 in eight words, and their sum.
+struct Activation {
+    uint32_t scale;
+    uint32_t x[8];
+    int32_t sum;
+};
+
+constexpr int kPad40 = 40;
+
+// 40 bytes as five 8-byte loads: unit 40*u is always a multiple of 8, never of 16.
+PROBES_FN Activation load_activation(const uint8_t* x8, int unit) {
+    const uint8_t* p = x8 + static_cast<uint32_t>(unit) * kPad40;
+    Activation a;
+    const Words2 v0 = load8(p), v1 = load8(p + 8), v2 = load8(p + 16);
+    const Words2 v3 = load8(p + 24), v4 = load8(p + 32);
+    a.scale = v0.w[0] & 0xffffu;
+    a.x[0] = v0.w[1], a.x[1] = v1.w[0], a.x[2] = v1.w[1], a.x[3] = v2.w[0];
+    a.x[4] = v2.w[1], a.x[5] = v3.w[0], a.x[6] = v3.w[1], a.x[7] = v4.w[0];
+    a.sum = static_cast<int32_t>(v4.w[1]);
+    return a;
+}
+
+#ifdef __CUDACC__
+constexpr int kThreads = 256;
+
+// The reference reduction: XOR butterfly in each warp, then the warp sums one after another from 0.
+// Only thread 0 returns the total. Integers may be summed in any order, so they come through here too.
+__device__ __forceinline__ float reduce_row(float acc) {
+    __shared__ float sums[kThreads / 32];
+#pragma unroll
+    for (int offset = 16; offset; offset >>= 1) acc = add(acc, __shfl_xor_sync(0xffffffffu, acc, offset));
+    if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = acc;
+    __syncthreads();
+    float total = 0.0f;
+    if (threadIdx.x == 0) {
+#pragma unroll
+        for (int k = 0; k < kThreads / 32; ++k) total = add(total, sums[k]);
+    }
+    return total;
+}
+
+__device__ __forceinline__ uint32_t reduce_row(uint32_t acc) {
+    __shared__ uint32_t sums[kThreads / 32];
+#pragma unroll
+    for (int offset = 16; offset; offset >>= 1) acc += __shfl_xor_sync(0xffffffffu, acc, offset);
+    if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = acc;
+    __syncthreads();
+    uint32_t total = 0;
+    if (threadIdx.x == 0) {
+#pragma unroll
+        for (int k = 0; k < kThreads / 32; ++k) total += sums[k];
+    }
+    return total;
+}
+#endif
+
+}  // namespace probes

@@ -1,0 +1,137 @@
+"""The L1 kernels: one q6_K row per block, every layout of probes/core/layouts.py, three forms.
+
+    loop    256 threads, u += 256
+    pf      both units' loads issued before either is accumulated; right only for 256 < units <= 512
+    stream  the loop form's loads and nothing else; the result is the sum of all words it read
+
+Twins of kernels_cu/l1.cu, under the same names and with the same arguments: weights, pad40
+activations, one result per row, super-blocks per row, row stride.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from numba import float32, int32, int64, types, uint32
+
+from kernels_numba import q6k
+from kernels_numba.ops import gpu_ops
+from probes.core.layouts import LAYOUTS, Layout
+
+THREADS = 256
+_BYTES, _FLOATS, _WORDS = (
+    types.CPointer(types.uint8),
+    types.CPointer(types.float32),
+    types.CPointer(types.uint32),
+)
+_SUM_SIGNATURE = types.void(_BYTES, _BYTES, _FLOATS, types.int32, types.int32)
+_CHECKSUM_SIGNATURE = types.void(_BYTES, _BYTES, _WORDS, types.int32, types.int32)
+
+
+def reductions(ops: SimpleNamespace) -> SimpleNamespace:
+    """row(acc) in the reference order, and words(acc) for checksums: the total, in thread 0 alone."""
+    from numba import cuda
+
+    add = ops.add
+
+    @ops.jit
+    def row(acc):  # type: ignore[no-untyped-def]  # float32 -> float32
+        sums = cuda.shared.array(8, float32)
+        acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 16))
+        acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 8))
+        acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 4))
+        acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 2))
+        acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 1))
+        t = int32(cuda.threadIdx.x)
+        if t & 31 == 0:
+            sums[t >> 5] = acc
+        cuda.syncthreads()
+        total = float32(0.0)
+        if t == 0:
+            for k in range(8):
+                total = add(total, sums[k])
+        return total
+
+    @ops.jit
+    def words(acc):  # type: ignore[no-untyped-def]  # uint32 -> uint32
+        sums = cuda.shared.array(8, uint32)
+        for k in range(5):
+            acc = uint32(acc + uint32(cuda.shfl_xor_sync(0xFFFFFFFF, int32(acc), 16 >> k)))
+        t = int32(cuda.threadIdx.x)
+        if t & 31 == 0:
+            sums[t >> 5] = acc
+        cuda.syncthreads()
+        total = uint32(0)
+        if t == 0:
+            for k in range(8):
+                total = uint32(total + sums[k])
+        return total
+
+    return SimpleNamespace(row=row, words=words)
+
+
+def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
+    from numba import cuda
+
+    ops = gpu_ops()
+    unit = q6k.functions(ops, lay)
+    load, term, checksum = unit.load, unit.term, unit.checksum
+    advance, add = ops.advance, ops.add
+    reduce_row, reduce_words = reductions(ops).row, reductions(ops).words
+
+    def loop(w, x8, out, nbe, row_stride):  # type: ignore[no-untyped-def]  # see the module's docstring
+        t = int32(cuda.threadIdx.x)
+        row = advance(w, int64(cuda.blockIdx.x) * int64(row_stride))
+        nunits = int32(nbe * 8)
+        acc = float32(0.0)
+        u = t
+        while u < nunits:
+            acc = add(acc, term(load(row, x8, u, nbe), u))
+            u = int32(u + THREADS)
+        total = reduce_row(acc)
+        if t == 0:
+            out[cuda.blockIdx.x] = total
+
+    def pf(w, x8, out, nbe, row_stride):  # type: ignore[no-untyped-def]  # see the module's docstring
+        t = int32(cuda.threadIdx.x)
+        row = advance(w, int64(cuda.blockIdx.x) * int64(row_stride))
+        second, nunits = int32(t + THREADS), int32(nbe * 8)
+        if (second & ~31) < nunits:
+            # A whole warp comes here, so nothing below is behind a branch and both loads stay ahead of both
+            # terms. A lane without a second unit loads its first again, out of L1, and drops the term.
+            two = second < nunits
+            other = second if two else t
+            a, b = load(row, x8, t, nbe), load(row, x8, other, nbe)
+            one = add(float32(0.0), term(a, t))
+            both = add(one, term(b, other))
+            acc = both if two else one
+        else:
+            acc = add(float32(0.0), term(load(row, x8, t, nbe), t))
+        total = reduce_row(acc)
+        if t == 0:
+            out[cuda.blockIdx.x] = total
+
+    def stream(w, x8, out, nbe, row_stride):  # type: ignore[no-untyped-def]  # see the module's docstring
+        t = int32(cuda.threadIdx.x)
+        row = advance(w, int64(cuda.blockIdx.x) * int64(row_stride))
+        nunits = int32(nbe * 8)
+        acc = uint32(0)
+        u = t
+        while u < nunits:
+            acc = uint32(acc + checksum(load(row, x8, u, nbe)))
+            u = int32(u + THREADS)
+        total = reduce_words(acc)
+        if t == 0:
+            out[cuda.blockIdx.x] = total
+
+    return {
+        "loop": (loop, _SUM_SIGNATURE),
+        "pf": (pf, _SUM_SIGNATURE),
+        "stream": (stream, _CHECKSUM_SIGNATURE),
+    }
+
+
+def kernels(layouts: tuple[Layout, ...] = LAYOUTS) -> dict[str, tuple[Any, Any]]:
+    """Every kernel as name -> (Python function, signature), ready for compile.py."""
+    return {f"l1_{lay.name}_{form}": row for lay in layouts for form, row in _forms(lay).items()}

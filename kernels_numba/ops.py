@@ -1,0 +1,196 @@
+"""The operations that Numba's vocabulary lacks, once for the GPU and once for the CPU.
+
+`gpu_ops()` serves functions compiled with `cuda.jit(device=True)`, `cpu_ops()` the very same
+functions compiled with `njit`: so the arithmetic of a kernel is tested without a GPU, to the bit.
+Pointers are `CPointer(uint8)`: one 8-byte kernel parameter each, the same as in the C++ twins.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+if not hasattr(np, "row_stack"):  # numba-cuda 0.30 still names it; numpy 2.5 dropped it
+    np.row_stack = np.vstack
+
+from llvmlite import ir
+from numba import float32, int32, int64, njit, types, uint32
+
+_I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_F32 = ir.FloatType()
+
+
+def _load_words(intrinsic: Callable[..., Any], words: int, align: int) -> Any:
+    """An intrinsic (pointer, byte offset) -> `words` uint32, one load of 4*words bytes."""
+
+    @intrinsic
+    def load(typingctx: Any, pointer: Any, offset: Any) -> Any:
+        signature = types.UniTuple(types.uint32, words)(pointer, types.int64)
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            address = builder.gep(args[0], [args[1]])
+            vector = builder.load(
+                builder.bitcast(address, ir.VectorType(_I32, words).as_pointer()), align=align
+            )
+            parts = [builder.extract_element(vector, ir.Constant(_I32, k)) for k in range(words)]
+            return context.make_tuple(builder, sig.return_type, parts)
+
+        return signature, codegen
+
+    return load
+
+
+def _memory(intrinsic: Callable[..., Any], aligned: bool) -> dict[str, Any]:
+    """Loads and pointer steps: the same LLVM for both targets (the CPU's asks no alignment)."""
+
+    @intrinsic
+    def load2(typingctx: Any, pointer: Any, offset: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            address = builder.gep(args[0], [args[1]])
+            half = builder.load(builder.bitcast(address, _I16.as_pointer()), align=2 if aligned else 1)
+            return builder.zext(half, _I32)
+
+        return types.uint32(pointer, types.int64), codegen
+
+    @intrinsic
+    def advance(typingctx: Any, pointer: Any, offset: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return builder.gep(args[0], [args[1]])
+
+        return pointer(pointer, types.int64), codegen
+
+    @intrinsic
+    def float_of_bits(typingctx: Any, bits: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return builder.bitcast(args[0], _F32)
+
+        return types.float32(types.uint32), codegen
+
+    @intrinsic
+    def bits_of_float(typingctx: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return builder.bitcast(args[0], _I32)
+
+        return types.uint32(types.float32), codegen
+
+    return {
+        "load16": _load_words(intrinsic, 4, 16 if aligned else 1),
+        "load8": _load_words(intrinsic, 2, 8 if aligned else 1),
+        "load2": load2,
+        "advance": advance,
+        "float_of_bits": float_of_bits,
+        "bits_of_float": bits_of_float,
+    }
+
+
+def _asm(
+    intrinsic: Callable[..., Any], signature: Any, text: str, constraints: str, side_effect: bool = False
+) -> Any:
+    """An intrinsic of inline PTX; `signature` is result(arguments) over 32- and 64-bit Numba types."""
+    machine = {
+        types.uint32: _I32,
+        types.int32: _I32,
+        types.uint64: _I64,
+        types.int64: _I64,
+        types.float32: _F32,
+    }
+    kind = ir.FunctionType(machine[signature.return_type], [machine[a] for a in signature.args])
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.call(ir.InlineAsm(kind, text, constraints, side_effect=side_effect), args)
+
+    if len(signature.args) == 0:
+        return intrinsic(lambda typingctx: (signature, codegen))
+    if len(signature.args) == 1:
+        return intrinsic(lambda typingctx, a: (signature, codegen))
+    return intrinsic(lambda typingctx, a, b, c: (signature, codegen))
+
+
+@functools.cache
+def gpu_ops() -> SimpleNamespace:
+    """Operations for cuda.jit(device=True) functions. Importing numba.cuda needs no GPU."""
+    from numba import cuda
+    from numba.cuda import libdevice
+    from numba.cuda.extending import intrinsic
+
+    return SimpleNamespace(
+        jit=cuda.jit(device=True),
+        mul=libdevice.fmul_rn,
+        add=libdevice.fadd_rn,
+        sub=libdevice.fsub_rn,
+        divide=libdevice.fdiv_rn,
+        dp4a=_asm(
+            intrinsic,
+            types.int32(types.uint32, types.uint32, types.int32),
+            "dp4a.s32.s32 $0, $1, $2, $3;",
+            "=r,r,r,r",
+        ),
+        float_of_half=_asm(
+            intrinsic,
+            types.float32(types.uint32),
+            "{ .reg .b16 h, z; mov.b32 {h, z}, $1; cvt.f32.f16 $0, h; }",
+            "=f,r",
+        ),
+        globaltimer=_asm(
+            intrinsic, types.uint64(), "mov.u64 $0, %globaltimer;", "=l,~{memory}", side_effect=True
+        ),
+        clock64=_asm(intrinsic, types.uint64(), "mov.u64 $0, %clock64;", "=l,~{memory}", side_effect=True),
+        smid=_asm(intrinsic, types.uint32(), "mov.u32 $0, %smid;", "=r", side_effect=True),
+        **_memory(intrinsic, aligned=True),
+    )
+
+
+@functools.cache
+def cpu_ops() -> SimpleNamespace:
+    """The same operations for njit. LLVM contracts nothing here, as njit's fastmath is off."""
+    from numba.core.extending import intrinsic
+
+    memory = _memory(intrinsic, aligned=False)
+    float_of_bits, bits_of_float = memory["float_of_bits"], memory["bits_of_float"]
+
+    @njit
+    def mul(a, b):  # type: ignore[no-untyped-def]  # compiled for float32 arguments
+        return float32(float32(a) * float32(b))
+
+    @njit
+    def add(a, b):  # type: ignore[no-untyped-def]  # as above
+        return float32(float32(a) + float32(b))
+
+    @njit
+    def sub(a, b):  # type: ignore[no-untyped-def]  # as above
+        return float32(float32(a) - float32(b))
+
+    @njit(error_model="numpy")
+    def divide(a, b):  # type: ignore[no-untyped-def]  # as above
+        return float32(float32(a) / float32(b))
+
+    @njit
+    def dp4a(a, b, c):  # type: ignore[no-untyped-def]  # uint32, uint32, int32 -> int32
+        total = int64(c)
+        for k in range(4):
+            x = int64((uint32(a) >> uint32(8 * k)) & uint32(255))
+            y = int64((uint32(b) >> uint32(8 * k)) & uint32(255))
+            total += (x - 256 * (x >> 7)) * (y - 256 * (y >> 7))
+        return int32(total)
+
+    @njit
+    def float_of_half(h):  # type: ignore[no-untyped-def]  # uint32 with f16 bits -> float32
+        sign = uint32((uint32(h) & uint32(0x8000)) << uint32(16))
+        exponent = uint32((uint32(h) >> uint32(10)) & uint32(31))
+        mantissa = uint32(uint32(h) & uint32(1023))
+        if exponent == 31:
+            return float_of_bits(uint32(sign | uint32(0x7F800000) | (mantissa << uint32(13))))
+        if exponent != 0:
+            return float_of_bits(
+                uint32(sign | ((exponent + uint32(112)) << uint32(23)) | (mantissa << uint32(13)))
+            )
+        tiny = float32(float32(mantissa) * float32(2.0**-24))
+        return float_of_bits(uint32(sign | bits_of_float(tiny)))
+
+    return SimpleNamespace(
+        jit=njit, mul=mul, add=add, sub=sub, divide=divide, dp4a=dp4a, float_of_half=float_of_half, **memory
+    )

@@ -1,0 +1,23 @@
+"""Launch bounds: the blocks per SM that each kernel form is compiled for, in one place for both languages.
+
+A bound is a register budget: 65536 registers / (256 threads x blocks). Too few and the compiler
+re-uses a register by issuing a load only after another has arrived, which exposes its latency a second
+time; so each form has the tightest bound at which ptxas (CUDA 13.0, sm_90 and sm_121) still issues
+every load of a unit before the first dot product. `--blocks-per-sm N` replaces them all.
+"""
+
+from __future__ import annotations
+
+MIN_BLOCKS: dict[str, int] = {
+    "loop": 6,  # 40 registers, all 8 to 11 loads in flight; at 8 (32 registers) half of them wait, dpl spills
+    "pf": 4,  # 64 registers for two units (48 in group order, 5 blocks); at 5 the gguf order spills
+    "stream": 6,  # as the loop form, so that both see the same occupancy
+}
+"""Kernel form (the last part of a kernel's name) -> blocks per SM at 256 threads; absent: no bound."""
+
+
+def min_blocks(kernel: str, override: int = 0) -> int:
+    """Blocks per SM that `kernel` is compiled for; 0 leaves the registers to the compiler."""
+    if override:
+        return override
+    return next((n for form, n in MIN_BLOCKS.items() if kernel.endswith(f"_{form}")), 0)
