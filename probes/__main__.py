@@ -1,0 +1,100 @@
+"""python -m probes: every probe, then one summary table.
+
+python -m probes [flags]          every probe, measured, or predicted where there is no GPU
+python -m probes replay FILE      a report's verdicts again, from its samples; no GPU needed
+python -m probes resources        compile every kernel for the recorded targets and write what it costs
+"""
+
+from __future__ import annotations
+
+import sys
+
+from probes import cli
+
+
+def replay(argv: list[str]) -> int:
+    """Judge a report again from its own samples."""
+    import argparse
+    from pathlib import Path
+
+    p = argparse.ArgumentParser(
+        prog="python -m probes replay", description="A report's verdicts again, from its samples."
+    )
+    p.add_argument("file", type=Path, help="a report's JSON")
+    args = p.parse_args(argv)
+
+    def work() -> int:
+        from probes.core import report, verdict
+        from probes.core.store import read_json
+        from probes.core.types import BadInput
+
+        head, rows = read_json(args.file)
+        names = sorted({r.probe for r in rows} & set(cli.PROBES))
+        if not names:
+            raise BadInput(f"{args.file} holds no rows of {', '.join(cli.PROBES)}")
+        if head.mode != "measure":
+            raise BadInput(f"{args.file} was predicted: it holds no samples to judge")
+        kept = [r for r in rows if r.verdict]
+        again = [
+            v
+            for n in names
+            for v in cli.probe(n).judge([r for r in rows if r.probe == n and not r.verdict], head.seed)
+        ]
+        print(report.first_line(head))
+        if head.bars_sha256 != verdict.bars_sha256():
+            print("NOTE: the bars are not those of the file's run; these verdicts stand against today's")
+        print(report.verdict_table(again, title="Verdicts, judged again"))
+        said = {r.id: r.verdict for r in kept}
+        for row in again:
+            if row.id in said and said[row.id] != row.verdict:
+                print(f"NOTE: {row.id} was {said[row.id]} in the file")
+        return verdict.exit_code([r.verdict for r in again])
+
+    return cli.guarded(work)
+
+
+def everything(argv: list[str]) -> int:
+    """Every probe, one after another, and one summary table."""
+    args = cli.parser("").parse_args(argv)
+
+    def work() -> int:
+        from probes.core import report, verdict
+
+        if args.list:
+            for name, question in cli.PROBES.items():
+                print(f"{name}: {question}")
+                print("\n".join(cli.probe(name).listing()))
+            return 0
+        if args.json or args.md:
+            from probes.core.types import BadInput
+
+            raise BadInput("--json and --md name one file; with several probes use --out DIR")
+        runs, code = [], 0
+        for name in cli.PROBES:
+            own = cli.parser(name).parse_args(argv)
+            done = cli.run(name, own)
+            runs.append(done)
+            code = max(code, cli.show(done))
+        rows = [r for done in runs for r in done.verdicts()]
+        if rows:
+            print(f"\n{report.verdict_table(rows, title='Summary')}")
+            print("\n" + "\n".join(cli.summary(done) for done in runs))
+        return code if not rows else verdict.exit_code([r.verdict for r in rows])
+
+    return cli.guarded(work)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Dispatch to a command, or run every probe."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["replay"]:
+        return replay(argv[1:])
+    if argv[:1] == ["resources"]:
+        from probes import resources
+
+        return resources.main(argv[1:])
+    return everything(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

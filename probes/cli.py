@@ -1,0 +1,265 @@
+"""The flags that every probe shares, and one run of one probe: measured or predicted, judged, written.
+
+Exit codes: 0 verdicts reached, 1 something is wrong with the suite, 2 usage or bad input,
+3 some verdict is INCONCLUSIVE, 130 stopped by Ctrl-C with the finished rows kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from probes.core.types import BadInput, ProbeError, WrongResult
+
+if TYPE_CHECKING:
+    from probes.core.provenance import Head
+    from probes.core.rows import Row
+
+PROBES: dict[str, str] = {"l1": "does the dense split-plane q6_K layout win?"}
+"""Every probe: its module under `probes`, and its question."""
+
+WINDOWS, QUICK_WINDOWS = 14, 8
+
+
+def probe(name: str) -> ModuleType:
+    """The module of one probe."""
+    return importlib.import_module(f"probes.{name}")
+
+
+def parser(name: str) -> argparse.ArgumentParser:
+    """Flags of one probe; of all together for name ''."""
+    module = probe(name) if name else None
+    text = PROBES[name] if name else "every probe, one summary table"
+    p = argparse.ArgumentParser(
+        prog=f"python -m probes{'.' + name if name else ''}",
+        description=text[0].upper() + text[1:],
+        allow_abbrev=False,
+        epilog="exit codes: 0 decided, 1 a fault of the suite, 2 bad input, 3 INCONCLUSIVE, 130 stopped",
+    )
+    p.add_argument("--list", action="store_true", help="print cases, variants and bars, and stop")
+    p.add_argument("--mode", choices=["measure", "predict"], help="default: measure where there is a GPU")
+    p.add_argument("--device", type=int, default=0, metavar="N", help="GPU index (default 0)")
+    p.add_argument(
+        "--device-profile",
+        default="gb10",
+        metavar="NAME",
+        help="GPU to predict for: gb10 (default), h200, ...",
+    )
+    p.add_argument(
+        "--backend", action="append", choices=["cu", "numba"], help="only this backend (repeatable)"
+    )
+    p.add_argument("--quick", action="store_true", help="fewer cases and windows: under 20 s on a GPU")
+    p.add_argument(
+        "--windows",
+        type=int,
+        metavar="N",
+        help=f"ABBA windows per case (default {WINDOWS}; {QUICK_WINDOWS} with --quick)",
+    )
+    p.add_argument(
+        "--processes", type=int, default=1, metavar="N", help="repeat in N fresh processes and pool them"
+    )
+    p.add_argument("--seed", type=int, default=0, help="of weights, orders and intervals (default 0)")
+    p.add_argument("--blocks-per-sm", type=int, metavar="N", help="hold every kernel to N blocks per SM")
+    p.add_argument(
+        "--counters", action="store_true", help="add the profiler's DRAM bytes and durations (needs ncu)"
+    )
+    p.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out") / "runs",
+        metavar="DIR",
+        help="folder of this run's reports (default out/runs)",
+    )
+    p.add_argument("--json", type=Path, metavar="PATH", help="write the rows here instead")
+    p.add_argument("--md", type=Path, metavar="PATH", help="write the report as Markdown here instead")
+    p.add_argument("--record", action="store_true", help="replace the committed report under out/<device>/")
+    p.add_argument("-q", "--quiet", action="store_true", help="no progress lines, verdicts only")
+    p.add_argument("--once", action="store_true", help=argparse.SUPPRESS)  # a child of --counters
+    if module:
+        p.add_argument("--case", action="append", metavar="ID", help="only this case (repeatable)")
+        module.add_flags(p)
+    return p
+
+
+@dataclass
+class Run:
+    """One probe's run: its head, rows with verdicts, and extra sections."""
+
+    name: str
+    head: Head
+    rows: list[Row] = field(default_factory=list)
+
+    def verdicts(self) -> list[Row]:
+        """The rows that hold a verdict."""
+        return [r for r in self.rows if r.verdict]
+
+
+def check(args: argparse.Namespace) -> None:
+    """BadInput for flags that no run could honour."""
+    for flag, value, least in (
+        ("--processes", args.processes, 1),
+        ("--windows", args.windows, 2),
+        ("--blocks-per-sm", args.blocks_per_sm, 1),
+        ("--seed", args.seed, 0),
+    ):
+        if value is not None and value < least:
+            raise BadInput(f"{flag} must be at least {least}, got {value}")
+    if args.blocks_per_sm is not None and args.blocks_per_sm > 32:
+        raise BadInput(f"--blocks-per-sm must be at most 32, got {args.blocks_per_sm}")
+    if args.record and args.mode == "predict":
+        raise BadInput("--record keeps measured reports only; it does not go with --mode predict")
+
+
+def teller(quiet: bool) -> Callable[[str], None]:
+    """Progress lines on standard error, at most a few a second."""
+    started = time.monotonic()
+
+    def tell(line: str) -> None:
+        if not quiet:
+            print(f"[{time.monotonic() - started:5.1f} s] {line}", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def decide_mode(args: argparse.Namespace) -> str:
+    """measure or predict; the flag, or whether a GPU answers."""
+    if args.mode:
+        return str(args.mode)
+    from probes.gpu import facts
+
+    return "measure" if facts.present() else "predict"
+
+
+def run(name: str, args: argparse.Namespace) -> Run:
+    """Run one probe and write its reports as it goes. Raises ProbeError, WrongResult, KeyboardInterrupt."""
+    from probes.core import provenance, report, store
+
+    check(args)
+    module = probe(name)
+    tell = teller(args.quiet)
+    mode = decide_mode(args)
+    args.windows = args.windows or (QUICK_WINDOWS if args.quick else WINDOWS)
+    steps: Any
+    if mode == "measure":
+        from probes.bench import Bench
+        from probes.gpu import facts as live
+
+        gpu = live.open_gpu(args.device)
+        bench = Bench(gpu, args.seed, args.windows, tell)
+        facts, neighbours = gpu.facts, live.neighbours(args.device)
+        driver: str | None = f"{live.driver_version()} ({gpu.driver})"
+        steps = pooled(name, args, tell) if args.processes > 1 else module.measure(bench, args)
+    else:
+        from probes.core import device
+
+        facts, neighbours, driver = device.load(args.device_profile), [], None
+        steps = module.predict(facts, args)
+    head = provenance.collect(
+        mode=mode, device=facts.slug, seed=args.seed, kernels_sha256=module.digest(), driver=driver,
+        neighbours=neighbours,
+    )  # fmt: skip
+    done = Run(name, head)
+    print(report.first_line(head), end="\n\n", flush=True)
+    with store.ReportFile(json_path(name, args, facts.slug), head) as file:
+        for rows in steps:
+            file.add(*rows)
+            done.rows = file.rows
+            if not args.quiet and not args.once:
+                print(report.case_table(rows), end="\n\n", flush=True)
+        if mode == "measure" and not args.once:
+            if args.counters:
+                from probes import profiling
+
+                profiling.attach(name, args, file.rows, tell)
+            file.add(*module.judge(file.rows, args.seed))
+            head.neighbours += [n for n in live.neighbours(args.device) if n not in head.neighbours]
+    done.rows = file.rows
+    if not args.once:
+        markdown = report.document(
+            f"{name.upper()}: {PROBES[name]}", head, done.rows, True, module.sections(done.rows, True)
+        )
+        store.write_text(md_path(name, args, facts.slug), markdown)
+    return done
+
+
+def pooled(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> Any:
+    """Rows of `--processes` fresh processes with their samples joined, case by case."""
+    from probes import processes
+
+    yield from processes.pooled(name, args, tell)
+
+
+def json_path(name: str, args: argparse.Namespace, device: str) -> Path:
+    """Where the rows go: --json, the committed report with --record, else the runs folder."""
+    if args.json:
+        return Path(args.json)
+    if args.record:
+        return Path("out") / device / f"{name}.json"
+    return Path(args.out) / f"{name}.json"
+
+
+def md_path(name: str, args: argparse.Namespace, device: str) -> Path:
+    """Where the Markdown goes: --md, or beside the rows."""
+    return Path(args.md) if args.md else json_path(name, args, device).with_suffix(".md")
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """Run and turn what a user can mend into one line and its exit code."""
+    try:
+        return work()
+    except ProbeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except WrongResult as error:
+        print(f"WRONG RESULT: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped; the finished rows were kept", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader went away, as `| head` does
+        return 0
+
+
+def main(name: str, argv: Sequence[str] | None = None) -> int:
+    """`python -m probes.<name>`."""
+    args = parser(name).parse_args(argv)
+
+    def work() -> int:
+        if args.list:
+            print("\n".join(probe(name).listing()))
+            return 0
+        return show(run(name, args))
+
+    return guarded(work)
+
+
+def show(done: Run) -> int:
+    """Print verdicts and sections; returns the exit code."""
+    from probes.core import report, verdict
+
+    for line in (*done.head.neighbours, *done.head.notes):
+        print(f"NOTE: {line}")
+    for section in probe(done.name).sections(done.rows, False):
+        print(f"\n{section}")
+    if done.head.mode == "measure":
+        print(f"\n{report.verdict_table(done.rows)}")
+    return verdict.exit_code([r.verdict for r in done.verdicts()])
+
+
+def summary(done: Run) -> str:
+    """One line: was the record's verdict reproduced here, and by what."""
+    verdicts = done.verdicts()
+    if not verdicts:
+        return f"{done.name}: nothing judged ({done.head.mode})"
+    lead = next((r for r in verdicts if r.case.startswith("model_")), verdicts[0])
+    word = {True: "reproduced", False: "NOT reproduced", None: "neither shown nor refuted"}[lead.agrees]
+    here = f"here {lead.verdict} ({lead.case}, {lead.backend})"
+    return f"{done.name}: recorded {lead.recorded}, {here}: {word} on {lead.device}"

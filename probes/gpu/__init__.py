@@ -1,0 +1,10 @@
+"""The live device: facts, memory, launches, graphs, clocks, samples and counters.
+
+driver.py    one checker for every driver call
+facts.py     open a GPU: what it is, who else is on it
+memory.py    device buffers: allocate, copy, poison
+kernels.py   a Binary of either backend -> a launchable kernel and its resources
+graph.py     launches captured into a graph that can be replayed
+timing.py    check before time; interleaved windows; slope of n and 2n nodes; clock per sample
+counters.py  the profiler's DRAM bytes and durations
+"""

@@ -1,0 +1,52 @@
+"""Launches captured into a CUDA graph, replayed as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from probes.gpu.driver import call
+from probes.gpu.kernels import Launch
+
+
+@dataclass
+class Graph:
+    """An instantiated graph. `nodes` was read back from the captured graph, not counted here."""
+
+    nodes: int
+    _exec: Any
+    _stream: Any
+
+    def replay(self) -> None:
+        """Enqueue one replay on the stream that the graph was captured from."""
+        from cuda.bindings import driver
+
+        call(driver.cuGraphLaunch, self._exec, self._stream)
+
+    def close(self) -> None:
+        """Give the instantiated graph back."""
+        from cuda.bindings import driver
+
+        if self._exec is not None:
+            call(driver.cuGraphExecDestroy, self._exec)
+            self._exec = None
+
+
+def capture(stream: Any, launches: Iterable[Launch]) -> Graph:
+    """Capture the launches in order on `stream`, instantiate and upload the graph."""
+    from cuda.bindings import driver
+
+    raw = driver.CUstream(int(stream.handle))
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    call(driver.cuStreamBeginCapture, raw, mode)
+    try:
+        for launch in launches:
+            launch.enqueue(stream)
+    finally:
+        graph = call(driver.cuStreamEndCapture, raw)
+    _, nodes = call(driver.cuGraphGetNodes, graph)
+    executable = call(driver.cuGraphInstantiate, graph, 0)
+    call(driver.cuGraphUpload, executable, raw)
+    call(driver.cuGraphDestroy, graph)
+    return Graph(int(nodes), executable, raw)

@@ -1,0 +1,90 @@
+"""A compiled kernel of either backend, bound to the device: resources, occupancy, launches.
+
+One launcher starts both twins: a Numba kernel comes as a cubin, a C++ one as the CUkernel that its
+library exports, and both take the same arguments in the same order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+from probes.core.types import Backend, Binary, LaunchConfig, Resources
+from probes.gpu.driver import call
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A launchable kernel. `_keep` holds the library that it came from."""
+
+    name: str
+    backend: Backend
+    resources: Resources
+    handle: Any
+    _keep: object
+
+    def blocks_per_sm(self, block: int, smem_bytes: int = 0) -> int:
+        """Blocks of `block` threads that one SM holds at a time, by the driver's own account."""
+        return int(self.handle.occupancy.max_active_blocks_per_multiprocessor(block, smem_bytes))
+
+    def allow_smem(self, smem_bytes: int) -> None:
+        """Let launches ask for `smem_bytes` of dynamic shared memory (needed above 48 KiB)."""
+        from cuda.bindings import driver
+
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        device = call(driver.cuCtxGetDevice)
+        call(
+            driver.cuKernelSetAttribute,
+            attribute,
+            smem_bytes,
+            driver.CUkernel(int(self.handle.handle)),
+            device,
+        )
+
+
+def bind(binary: Binary) -> Kernel:
+    """Load a binary into the current context."""
+    from cuda.core import Kernel as CoreKernel
+    from cuda.core import ObjectCode
+
+    if binary.cubin:
+        code = ObjectCode.from_cubin(binary.cubin)
+        handle = code.get_kernel(binary.entry)
+        keep: object = code
+    else:
+        handle = CoreKernel.from_handle(binary.handle)
+        keep = binary.keepalive
+    a = handle.attributes
+    resources = Resources(int(a.num_regs), int(a.shared_size_bytes), int(a.local_size_bytes))
+    return Kernel(binary.name, binary.backend, resources, handle, keep)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: kernel, geometry, arguments. Pointers are ints, 32-bit integers are c_int32."""
+
+    kernel: Kernel
+    config: LaunchConfig
+    args: tuple[Any, ...]
+
+    def enqueue(self, stream: Any) -> None:
+        """Put the launch into a stream (or into the graph that the stream is capturing)."""
+        from cuda.core import LaunchConfig as CoreConfig
+        from cuda.core import launch
+
+        c = self.config
+        config = CoreConfig(
+            grid=c.grid, block=c.block, shmem_size=c.smem_bytes, programmatic_stream_serialization=c.pdl
+        )
+        launch(stream, config, self.kernel.handle, *self.args)
+
+
+def int32(value: int) -> ctypes.c_int32:
+    """A 32-bit integer argument."""
+    return ctypes.c_int32(value)
+
+
+def int64(value: int) -> ctypes.c_int64:
+    """A 64-bit integer argument."""
+    return ctypes.c_int64(value)

@@ -1,0 +1,83 @@
+"""Device memory: plain allocations, copies both ways, poison."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probes.gpu.driver import call
+
+POISON = 0xFF
+"""Every byte of an output before a run: as float32 a NaN, as uint32 no likely checksum."""
+
+
+class Buffer:
+    """A device allocation of `size` bytes. Use as a context manager, or call free()."""
+
+    def __init__(self, size: int) -> None:
+        from cuda.bindings import driver
+
+        self.size = self.pitch = size
+        self._handle = call(driver.cuMemAlloc, max(size, 16))
+        self.address = int(self._handle)
+
+    @classmethod
+    def of(cls, array: NDArray[Any], copies: int = 1, align: int = 256) -> Buffer:
+        """A buffer that holds `copies` of a host array, `pitch` bytes apart (copied on the device)."""
+        pitch = -(-array.nbytes // align) * align
+        buffer = cls(pitch * copies)
+        buffer.pitch = pitch
+        buffer.upload(array)
+        done = 1
+        while done < copies:
+            step = min(done, copies - done)
+            buffer._copy_within(done * pitch, 0, step * pitch)
+            done += step
+        return buffer
+
+    def upload(self, array: NDArray[Any], offset: int = 0) -> None:
+        """Copy a host array to the device, `offset` bytes in."""
+        from cuda.bindings import driver
+
+        host = np.ascontiguousarray(array)
+        call(driver.cuMemcpyHtoD, self.address + offset, host.ctypes.data, host.nbytes)
+
+    def _copy_within(self, to: int, source: int, size: int) -> None:
+        from cuda.bindings import driver
+
+        call(driver.cuMemcpyDtoD, self.address + to, self.address + source, size)
+
+    def download(self, dtype: Any, count: int, offset: int = 0) -> NDArray[Any]:
+        """The first `count` elements, `offset` bytes in, as a host array. Waits for the device."""
+        from cuda.bindings import driver
+
+        host = np.empty(count, dtype)
+        call(driver.cuCtxSynchronize)
+        call(driver.cuMemcpyDtoH, host.ctypes.data, self.address + offset, host.nbytes)
+        return host
+
+    def poison(self) -> None:
+        """Fill every byte with POISON. Waits for the device."""
+        from cuda.bindings import driver
+
+        call(driver.cuMemsetD8, self.address, POISON, self.size)
+        call(driver.cuCtxSynchronize)
+
+    def free(self) -> None:
+        """Give the memory back; the buffer is of no use afterwards."""
+        from cuda.bindings import driver
+
+        if self._handle is not None:
+            call(driver.cuMemFree, self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Buffer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.free()

@@ -1,0 +1,222 @@
+"""From launches to samples: checked first, interleaved, by slope, with the clock of every sample.
+
+Counting convention: one *sample* of an arm is (time of a 2n-node graph - time of an n-node graph) / n,
+seconds per launch, so that whatever a replay costs once falls out. Every replay walks all copies of
+the weights. A *window* times every arm twice, in an order and back (ABBA).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probes.core import stats
+from probes.core.types import LaunchConfig, Progress, WrongResult
+from probes.gpu.driver import call
+from probes.gpu.graph import Graph, capture
+from probes.gpu.kernels import Kernel, Launch
+from probes.gpu.memory import Buffer
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where an arm writes, and what must stand there, to the bit: `indices` of uint32 words, `want`."""
+
+    buffer: Buffer
+    words: int
+    want: NDArray[np.uint32]
+    indices: NDArray[np.int64] | None = None
+
+    def check(self, what: str) -> NDArray[np.uint32]:
+        """All words; raises WrongResult at the first that is not as wanted."""
+        got: NDArray[np.uint32] = self.buffer.download(np.uint32, self.words)
+        seen = got if self.indices is None else got[self.indices]
+        bad = np.flatnonzero(seen != self.want)
+        if bad.size:
+            k = int(bad[0])
+            index = k if self.indices is None else int(self.indices[k])
+            raise WrongResult(
+                f"{what} ({bad.size} of {self.want.size} differ)",
+                index,
+                _words(seen[k]),
+                _words(self.want[k]),
+            )
+        return got
+
+
+def _words(bits: np.uint32) -> str:
+    """A word both ways, as outputs are float32 or checksums."""
+    return f"{int(bits):#010x} ({np.uint32(bits).view(np.float32)!s})"
+
+
+@dataclass
+class Arm:
+    """One thing to time: a launch per weight copy, and the check that must pass before and after."""
+
+    name: str
+    launches: Sequence[Launch]
+    output: Output
+    graphs: tuple[Graph, Graph] | None = field(default=None, repr=False)
+
+    def build(self, stream: Any) -> None:
+        """Check a single launch on a poisoned output, then capture the n- and 2n-node graphs.
+
+        The only way to graphs leads past the check, so no time exists that no check stands behind.
+        """
+        self.output.buffer.poison()
+        self.launches[0].enqueue(stream)
+        self.output.check(self.name)
+        n = len(self.launches)
+        once, twice = capture(stream, self.launches), capture(stream, [*self.launches, *self.launches])
+        if (once.nodes, twice.nodes) != (n, 2 * n):
+            raise RuntimeError(
+                f"{self.name}: graphs hold {once.nodes} and {twice.nodes} nodes, not {n} and {2 * n}"
+            )
+        self.graphs = once, twice
+
+    def recheck(self) -> None:
+        """Poison, replay once, and check what the last copy gave."""
+        assert self.graphs, "build() comes first"
+        self.output.buffer.poison()
+        self.graphs[0].replay()
+        self.output.check(f"{self.name}, after timing")
+
+    def close(self) -> None:
+        """Give the graphs back."""
+        for graph in self.graphs or ():
+            graph.close()
+        self.graphs = None
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Seconds per launch, f64[w, 2], and the SM clock of each sample in hertz (NaN where unknown)."""
+
+    time_s: F64
+    clock_hz: F64
+
+
+class _Clocks:
+    """(SM cycles, nanoseconds) marks in the stream: two of them around a sample give its clock."""
+
+    def __init__(self, kernel: Kernel, marks: int) -> None:
+        self.buffer = Buffer(24 * marks)
+        self.kernel, self.marks = kernel, marks
+
+    def mark(self, stream: Any, k: int) -> None:
+        Launch(self.kernel, LaunchConfig(1, 1), (self.buffer.address + 24 * k,)).enqueue(stream)
+
+    def hertz(self) -> F64:
+        """Clock of each pair of marks; NaN where the two ran on different SMs."""
+        m = self.buffer.download(np.uint64, 3 * self.marks).reshape(-1, 2, 3)
+        cycles, ns = (m[:, 1, k].astype(np.float64) - m[:, 0, k].astype(np.float64) for k in (0, 1))
+        known = (m[:, 0, 2] == m[:, 1, 2]) & (ns > 0) & (cycles > 0)
+        return np.where(known, cycles / np.where(known, ns, 1.0) * 1e9, np.nan)
+
+
+def sample(
+    stream: Any,
+    arms: Sequence[Arm],
+    windows: int,
+    clock: Kernel,
+    seed: int,
+    progress: Progress = lambda line: None,
+    what: str = "",
+) -> dict[str, Samples]:
+    """Time all arms in `windows` interleaved windows. Every arm was built, and is checked again at the end.
+
+    Returns Samples by arm name. Raises WrongResult.
+    """
+    from cuda.core import EventOptions
+
+    order = stats.abba(len(arms), windows, seed)
+    times = np.full((len(arms), windows, 2), np.nan)
+    clocks = np.full((len(arms), windows, 2), np.nan)
+    steps = order.shape[1]
+    marks = _Clocks(clock, 2 * steps)
+    events = [
+        [stream.device.create_event(EventOptions(timing_enabled=True)) for _ in range(3)]
+        for _ in range(steps)
+    ]
+    for arm in arms:  # one untimed replay each: modules loaded, clocks up
+        assert arm.graphs, "build() comes first"
+        arm.graphs[0].replay()
+    stream.sync()
+    told = time.monotonic()
+    for w in range(windows):
+        for step, k in enumerate(order[w]):
+            graphs = arms[k].graphs
+            assert graphs, "build() comes first"
+            once, twice = graphs
+            start, middle, end = events[step]
+            marks.mark(stream, 2 * step)
+            stream.record(start)
+            once.replay()
+            stream.record(middle)
+            twice.replay()
+            stream.record(end)
+            marks.mark(stream, 2 * step + 1)
+        stream.sync()
+        hertz = marks.hertz()
+        seen = [0] * len(arms)
+        for step, k in enumerate(order[w]):
+            start, middle, end = events[step]
+            slope_ms = ((end - middle) - (middle - start)) / len(arms[k].launches)
+            times[k, w, seen[k]] = slope_ms * 1e-3
+            clocks[k, w, seen[k]] = hertz[step]
+            seen[k] += 1
+        if time.monotonic() - told > 2.0:
+            told = time.monotonic()
+            progress(f"{what}: window {w + 1} of {windows}")
+    marks.buffer.free()
+    for arm in arms:
+        arm.recheck()
+    return {arm.name: Samples(times[k], clocks[k]) for k, arm in enumerate(arms)}
+
+
+def event_loop_s(stream: Any, arm: Arm, rounds: int = 5) -> float:
+    """Seconds per launch of a plain loop of launches between two events: the slope's cross-check.
+
+    Median of `rounds`; every round walks all copies. Launch overhead hides only behind kernels of
+    some 50 us and more, so nothing shorter is to be compared with it.
+    """
+    from cuda.core import EventOptions
+
+    start, end = (stream.device.create_event(EventOptions(timing_enabled=True)) for _ in range(2))
+    out = []
+    for _ in range(rounds):
+        stream.record(start)
+        for launch in arm.launches:
+            launch.enqueue(stream)
+        stream.record(end)
+        end.sync()
+        out.append((end - start) * 1e-3 / len(arm.launches))
+    return float(np.median(out))
+
+
+def rotation(stored_bytes: int, l2_bytes: int, free_bytes: int, most_nodes: int = 768) -> int:
+    """Copies of a weight to rotate over so that every launch reads cold memory.
+
+    4 GiB of copies where memory allows (a sixth of what is free at most), never less than
+    max(4 x L2, 1 GiB) where it does not, and no more than `most_nodes` beyond that floor.
+    """
+    floor = max(4 * l2_bytes, 1 << 30)
+    want = max(min(4 << 30, free_bytes // 6), min(floor, free_bytes // 6))
+    copies = -(-want // stored_bytes)
+    if copies > most_nodes:
+        copies = max(most_nodes, -(-floor // stored_bytes))
+    return max(1, min(copies, free_bytes // 6 // stored_bytes))
+
+
+def synchronize() -> None:
+    """Wait for everything on the current context."""
+    from cuda.bindings import driver
+
+    call(driver.cuCtxSynchronize)

@@ -1,0 +1,227 @@
+"""L1: does a dense split-plane q6_K layout beat the padded one and group-split, bit for bit?
+
+    python -m probes.l1                 every case, both backends; predicted where there is no GPU
+    python -m probes.l1 --quick         the 14B shapes, fewer windows
+    python -m probes.l1 --gguf FILE     the same on a model's own q6_K tensors
+
+The record (GB10): yes, dpl cuts the kernel time by 17 %. Decided by the dispatcher's flip: the same
+binary with PROBES_Q6K_DPL=0 and without, summed over a model's q6_K tensors, against the bar
+`l1.dpl` of core/bars.toml. Content bytes are 210 per super-block; traffic counts whole 32-byte
+sectors; a ratio is time over the padded layout's, of the same form and backend's `padded_loop`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from probes.core.layouts import BLOCK_BYTES, LAYOUTS, Layout
+from probes.core.models import MODELS
+from probes.core.types import VIRTUAL_THREADS, BadInput, LaunchConfig, Shape
+
+if TYPE_CHECKING:
+    import argparse
+
+    from probes.core.rows import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One weight matrix to measure; `counts` says how often each model holds it."""
+
+    id: str
+    shape: Shape
+    counts: Mapping[str, int]
+    tensor: str = ""
+    """The tensor's name in the GGUF file that it comes from, '' for seeded random weights."""
+
+
+CASES: tuple[Case, ...] = tuple(Case(t.case, t.shape, {m.name: t.count}) for m in MODELS for t in m.tensors)
+"""ffn_down, lm_head and attn_v of 14B and 7B: every q6_K shape that a q4_K_M model runs per step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One kernel form: its name and the unit counts it is right for (exclusive, inclusive)."""
+
+    name: str
+    above: int
+    upto: int
+
+    def refuses(self, shape: Shape) -> str:
+        """Why this form must not be launched on `shape`, '' where it may."""
+        if self.above < shape.nunits <= self.upto:
+            return ""
+        return (
+            f"{self.name} is right only for {self.above} < units <= {self.upto}; {shape} has {shape.nunits}"
+        )
+
+
+FORMS: tuple[Form, ...] = (
+    Form("loop", 0, 1 << 30),
+    Form("pf", VIRTUAL_THREADS, 2 * VIRTUAL_THREADS),
+    Form("stream", 0, 1 << 30),
+)
+PF_ABOVE, PF_UPTO = 8192, 16384
+"""The record's dispatch: pf where 8192 < id <= 16384, else loop."""
+
+
+def check_launch(lay: Layout, form: str, shape: Shape, row_stride: int) -> None:
+    """BadInput for a launch that would give a wrong number or a fault: called before every kernel launch."""
+    from probes.core.layouts import check_stride
+
+    refusal = next(f for f in FORMS if f.name == form).refuses(shape)
+    if refusal:
+        raise BadInput(f"{refusal}: use the loop form")
+    check_stride(lay, shape.nbe, row_stride)
+
+
+def launch_config(shape: Shape, smem_bytes: int = 0) -> LaunchConfig:
+    """One row per block, 256 threads."""
+    return LaunchConfig(grid=shape.od, block=VIRTUAL_THREADS, smem_bytes=smem_bytes)
+
+
+def dispatch(shape: Shape, dpl_built: bool, env: Mapping[str, str] | None = None) -> str:
+    """The record's dispatcher: the variant that runs for `shape`.
+
+    dpl where its plane was built and PROBES_Q6K_DPL is not "0", else padded; pf where
+    8192 < id <= 16384 and PROBES_Q6K_PF is not "0", else loop.
+    """
+    env = os.environ if env is None else env
+    layout = "dpl" if dpl_built and env.get("PROBES_Q6K_DPL") != "0" else "padded"
+    form = "pf" if PF_ABOVE < shape.id <= PF_UPTO and env.get("PROBES_Q6K_PF") != "0" else "loop"
+    return f"{layout}_{form}"
+
+
+FLIP: dict[str, dict[str, str]] = {"dispatch_padded": {"PROBES_Q6K_DPL": "0"}, "dispatch_dpl": {}}
+"""The deciding A/B: the dispatcher's own choice under each environment."""
+
+BASELINE = "padded_loop"
+AA = "padded_loop_aa"
+"""The baseline a second time, as an arm of its own: what no lever at all looks like."""
+
+
+def variants(
+    layouts: tuple[Layout, ...] = LAYOUTS, forms: tuple[Form, ...] = FORMS
+) -> list[tuple[str, Layout, Form]]:
+    """Every variant of the report, in its order."""
+    return [(f"{lay.name}_{form.name}", lay, form) for lay in layouts for form in forms]
+
+
+def content_bytes(shape: Shape) -> int:
+    """Weights as q6_K stores them: 210 bytes per super-block."""
+    return shape.od * shape.nbe * BLOCK_BYTES
+
+
+def cases(args: argparse.Namespace) -> list[Case]:
+    """The cases that the flags ask for: the table's, or a GGUF file's q6_K tensors, one per shape."""
+    import difflib
+
+    if args.gguf is None:
+        known = {c.id: c for c in CASES}
+        for name in args.case or ():
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=3, cutoff=0.3) or list(known)
+                raise BadInput(f"there is no case {name!r}; did you mean {', '.join(close)}?")
+        if args.case:
+            return [known[n] for n in dict.fromkeys(args.case)]
+        return [c for c in CASES if not args.quick or "14b" in c.counts]
+    from probes.core import gguf_file
+
+    if args.case:
+        raise BadInput("--case picks from the built-in shapes; with --gguf use --tensor")
+    found = [t for t in gguf_file.tensors(args.gguf) if t.type_name == "Q6_K"]
+    if args.tensor:
+        found = [t for t in found if t.name == args.tensor]
+        if not found:
+            gguf_file.read(args.gguf, args.tensor)  # raises with the reason and close names
+    if not found:
+        raise BadInput(f"{args.gguf.name} holds no q6_K tensor")
+    by_shape: dict[tuple[int, int], list[str]] = {}
+    for t in found:
+        by_shape.setdefault((t.od, t.id), []).append(t.name)
+    model = args.gguf.name
+    return [
+        Case(names[0], Shape(od, id_), {model: len(names)}, tensor=names[0])
+        for (od, id_), names in by_shape.items()
+    ]
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags that only L1 has."""
+    from pathlib import Path
+
+    names = [lay.name for lay in LAYOUTS]
+    parser.add_argument(
+        "--layout",
+        action="append",
+        choices=names,
+        help="only this layout (repeatable); padded stays as baseline",
+    )
+    parser.add_argument(
+        "--form", action="append", choices=[f.name for f in FORMS], help="only this kernel form (repeatable)"
+    )
+    parser.add_argument("--gguf", type=Path, metavar="FILE", help="measure a model file's own q6_K tensors")
+    parser.add_argument("--tensor", metavar="NAME", help="with --gguf: only this tensor")
+
+
+def listing() -> list[str]:
+    """What --list prints: ids of cases, variants and bars."""
+    lines = [f"case     {c.id:14} {c.shape}" for c in CASES]
+    lines += [f"variant  {name:14} {lay.order} order, {form.name}" for name, lay, form in variants()]
+    return [*lines, *(f"variant  {name}" for name in FLIP), "bar      l1.dpl"]
+
+
+def measure(bench: Any, args: argparse.Namespace) -> Iterator[list[Row]]:
+    """Rows of one case after the other, on the GPU."""
+    from probes import l1_measure
+
+    yield from l1_measure.measure(bench, args)
+
+
+def predict(facts: Any, args: argparse.Namespace) -> Iterator[list[Row]]:
+    """Rows of one case after the other, for a device profile; nothing is run."""
+    from probes import l1_report
+
+    yield from l1_report.predict(facts, args)
+
+
+def judge(rows: list[Row], seed: int, cases_: list[Case] | None = None) -> list[Row]:
+    """Verdict rows out of measured rows: per case and per model, each backend."""
+    from probes import l1_report
+
+    return l1_report.judge(rows, seed)
+
+
+def sections(rows: list[Row], markdown: bool) -> list[str]:
+    """The report's extra blocks: ledger, model sums and the fold into a decode step."""
+    from probes import l1_report
+
+    return l1_report.sections(rows, markdown)
+
+
+def digest() -> str:
+    """SHA-256 of what L1 measures: kernels of both backends, flags, launch tables."""
+    from probes import sources
+
+    launches = [
+        (c.id, name, launch_config(c.shape))
+        for c in CASES
+        for name, _, form in variants()
+        if not form.refuses(c.shape)
+    ]
+    return sources.digest("l1", launches)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the probe; returns the exit code."""
+    from probes import cli
+
+    return cli.main("l1", argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

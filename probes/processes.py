@@ -1,0 +1,112 @@
+"""--processes N: the same run in N fresh processes, samples joined.
+
+A process keeps its luck (allocation addresses, placement, clock state) for its whole life; more
+windows do not show it, another process does. The children run one after another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from probes.core import stats, store
+from probes.core.rows import Row
+from probes.core.types import BadInput, Unavailable
+
+
+def child_argv(args: argparse.Namespace, out: Path) -> list[str]:
+    """The parent's own flags, for a child that measures alone and writes to `out`."""
+    argv: list[str] = ["--mode", "measure", "-q", "--json", str(out), "--md", str(out.with_suffix(".md"))]
+    argv += ["--device", str(args.device), "--seed", str(args.seed), "--windows", str(args.windows)]
+    for flag, value in (
+        ("--blocks-per-sm", args.blocks_per_sm),
+        ("--gguf", getattr(args, "gguf", None)),
+        ("--tensor", getattr(args, "tensor", None)),
+    ):
+        if value is not None:
+            argv += [flag, str(value)]
+    for flag, values in (
+        ("--backend", args.backend),
+        ("--case", args.case),
+        ("--layout", getattr(args, "layout", None)),
+        ("--form", getattr(args, "form", None)),
+    ):
+        for value in values or ():
+            argv += [flag, value]
+    return [*argv, *(["--quick"] if args.quick else [])]
+
+
+def pooled(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> Iterator[list[Row]]:
+    """Rows of all processes joined, case by case. Raises Unavailable where a child failed."""
+    runs: list[list[Row]] = []
+    with tempfile.TemporaryDirectory(prefix="probes-") as folder:
+        for k in range(args.processes):
+            tell(f"process {k + 1} of {args.processes}")
+            out = Path(folder) / f"{k}.json"
+            child = subprocess.run(
+                [sys.executable, "-m", f"probes.{name}", *child_argv(args, out)],
+                capture_output=True,
+                text=True,
+            )
+            if child.returncode not in (0, 3):
+                last = (child.stderr.strip().splitlines() or ["no message"])[-1]
+                raise Unavailable(f"process {k + 1} stopped with exit code {child.returncode}: {last}")
+            _, rows = store.read_json(out)
+            runs.append([r for r in rows if not r.verdict])
+    cases = list(dict.fromkeys(r.case for r in runs[0]))
+    joined = [join(list(rows)) for rows in zip(*runs, strict=True)]
+    _ratios(joined, args.seed)
+    for case in cases:
+        yield [r for r in joined if r.case == case]
+
+
+def join(rows: list[Row]) -> Row:
+    """One row out of the same row of several processes: samples one after another, medians afresh."""
+    first = rows[0]
+    if any(r.id != first.id for r in rows):
+        raise BadInput(f"rows of different arms cannot be joined: {sorted({r.id for r in rows})}")
+    if not first.samples_s:
+        return first
+    first.samples_s = [t for r in rows for t in r.samples_s]
+    before = first.time_s or 1.0
+    first.time_s, first.time_s_p25, first.time_s_p75 = stats.quartiles(first.samples_s)
+    first.processes = len(rows)
+    length = len(first.samples_s) // len(rows)
+    first.throttled_samples = [k + i * length for i, r in enumerate(rows) for k in r.throttled_samples]
+    first.throttled = len(first.throttled_samples)
+    clocks = [r.sm_clock_hz for r in rows if r.sm_clock_hz]
+    first.sm_clock_hz = float(np.median(clocks)) if clocks else None
+    if first.content_gbps:
+        first.content_gbps *= before / first.time_s
+    return first
+
+
+def _ratios(rows: list[Row], seed: int) -> None:
+    """Ratios, ceilings and same-bytes shares again, from the joined samples."""
+    for row in rows:
+        if not row.samples_s or row.time_s is None:
+            continue
+        peers = [r for r in rows if r.case == row.case and r.samples_s]
+        ceiling = max((r.content_gbps or 0.0 for r in peers if r.variant == "read_large"), default=0.0)
+        if ceiling and row.content_gbps:
+            row.read_ceiling_gbps, row.fraction_of_ceiling = ceiling, row.content_gbps / ceiling
+        if row.same_bytes_read_s:
+            row.fraction_of_same_bytes_read = row.same_bytes_read_s / row.time_s
+        base = next(
+            (
+                r
+                for r in peers
+                if r.backend == row.backend and r.ratio_to_baseline == 1.0 and r.ratio_low is None
+            ),
+            None,
+        )
+        if base is not None and row is not base and row.ratio_low is not None:
+            a, b = (stats.arm(r.samples_s, r.processes or 1) for r in (row, base))
+            found = stats.interval_processes(list(stats.paired_ratios(a, b)), seed)
+            row.ratio_to_baseline, row.ratio_low, row.ratio_high = found

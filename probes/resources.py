@@ -1,0 +1,64 @@
+"""python -m probes resources: what every kernel costs on the recorded targets, from the compilers.
+
+Writes core/recorded/resources.toml: registers, shared memory and spills of each kernel, backend and
+target, with the digest of the sources they came from. Needs nvcc and the Numba compiler wheels, no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+ARCHS = ("sm_90", "sm_121")
+
+
+def main(argv: list[str]) -> int:
+    """Compile and write; returns the exit code."""
+    p = argparse.ArgumentParser(
+        prog="python -m probes resources", description=(__doc__ or "").splitlines()[0]
+    )
+    p.add_argument(
+        "--check", action="store_true", help="compile and compare with the recorded file; write nothing"
+    )
+    args = p.parse_args(argv)
+    from probes import cli
+
+    return cli.guarded(lambda: _work(args.check))
+
+
+def collect() -> str:
+    """The file's text, compiled afresh. Raises Unavailable without a toolchain."""
+    from kernels_cu import build
+    from kernels_numba import compile as numba_compile
+    from probes import cli, sources
+    from probes.core import recorded
+    from probes.core.provenance import versions
+
+    rows, digests = [], {}
+    for name in cli.PROBES:
+        for arch in ARCHS:
+            rows += build.offline(f"{name}.cu", arch) + numba_compile.offline(name, arch)
+        for backend in ("cu", "numba"):
+            digests[f"{name}.{backend}"] = sources.digest(name, backend=backend)
+    nvcc = build.compiler_version()
+    tool = {"nvcc": nvcc, **{k: v for k, v in versions().items() if k in ("numba", "numba-cuda")}}
+    return recorded.dump_resources(rows, recorded.ResourcesHead(digests, tool))
+
+
+def _work(check: bool) -> int:
+    from probes.core import recorded, store
+    from probes.core.types import BadInput
+
+    path = Path(recorded.__file__).with_name(recorded.RESOURCES_FILE)
+    text = collect()
+    if check:
+        if (
+            not path.exists()
+            or recorded.parse_resources(path.read_text())[1] != recorded.parse_resources(text)[1]
+        ):
+            raise BadInput(f"{path.name} is not what the compilers say now; run: python -m probes resources")
+        print(f"{path.name} is what the compilers say")
+        return 0
+    store.write_text(path, text)
+    print(f"wrote {path.name}")
+    return 0
