@@ -37,7 +37,7 @@ def reductions(ops: SimpleNamespace) -> SimpleNamespace:
 
     @ops.jit
     def row(acc):  # type: ignore[no-untyped-def]  # float32 -> float32
-        sums = cuda.shared.array(8, float32)
+        sums = cuda.shared.array(8, float32, alignment=16)
         acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 16))
         acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 8))
         acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 4))
@@ -45,7 +45,7 @@ def reductions(ops: SimpleNamespace) -> SimpleNamespace:
         acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 1))
         t = int32(cuda.threadIdx.x)
         if t & 31 == 0:
-            sums[t >> 5] = acc
+            sums[uint32(t) >> uint32(5)] = acc
         cuda.syncthreads()
         total = float32(0.0)
         if t == 0:
@@ -55,12 +55,12 @@ def reductions(ops: SimpleNamespace) -> SimpleNamespace:
 
     @ops.jit
     def words(acc):  # type: ignore[no-untyped-def]  # uint32 -> uint32
-        sums = cuda.shared.array(8, uint32)
+        sums = cuda.shared.array(8, uint32, alignment=16)
         for k in range(5):
             acc = uint32(acc + uint32(cuda.shfl_xor_sync(0xFFFFFFFF, int32(acc), 16 >> k)))
         t = int32(cuda.threadIdx.x)
         if t & 31 == 0:
-            sums[t >> 5] = acc
+            sums[uint32(t) >> uint32(5)] = acc
         cuda.syncthreads()
         total = uint32(0)
         if t == 0:

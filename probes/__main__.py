@@ -2,6 +2,8 @@
 
 python -m probes [flags]          every probe, measured, or predicted where there is no GPU
 python -m probes replay FILE      a report's verdicts again, from its samples; no GPU needed
+python -m probes selfcheck        the harness against itself: A/A runs and the noise floor
+python -m probes readme           the README's tables again, from the committed reports
 python -m probes resources        compile every kernel for the recorded targets and write what it costs
 """
 
@@ -78,7 +80,7 @@ def everything(argv: list[str]) -> int:
         rows = [r for done in runs for r in done.verdicts()]
         if rows:
             print(f"\n{report.verdict_table(rows, title='Summary')}")
-            print("\n" + "\n".join(cli.summary(done) for done in runs))
+        print("\n" + "\n".join(cli.summary(done) for done in runs))
         return code if not rows else verdict.exit_code([r.verdict for r in rows])
 
     return cli.guarded(work)
@@ -89,6 +91,14 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["replay"]:
         return replay(argv[1:])
+    if argv[:1] == ["selfcheck"]:
+        from probes import selfcheck
+
+        return selfcheck.main(argv[1:])
+    if argv[:1] == ["readme"]:
+        from probes import readme
+
+        return readme.main(argv[1:])
     if argv[:1] == ["resources"]:
         from probes import resources
 

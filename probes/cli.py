@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PROBES: dict[str, str] = {"l1": "does the dense split-plane q6_K layout win?"}
 """Every probe: its module under `probes`, and its question."""
 
-WINDOWS, QUICK_WINDOWS = 14, 8
+WINDOWS, QUICK_WINDOWS = 20, 10
 
 
 def probe(name: str) -> ModuleType:
@@ -113,8 +113,6 @@ def check(args: argparse.Namespace) -> None:
             raise BadInput(f"{flag} must be at least {least}, got {value}")
     if args.blocks_per_sm is not None and args.blocks_per_sm > 32:
         raise BadInput(f"--blocks-per-sm must be at most 32, got {args.blocks_per_sm}")
-    if args.record and args.mode == "predict":
-        raise BadInput("--record keeps measured reports only; it does not go with --mode predict")
 
 
 def teller(quiet: bool) -> Callable[[str], None]:
@@ -145,6 +143,8 @@ def run(name: str, args: argparse.Namespace) -> Run:
     module = probe(name)
     tell = teller(args.quiet)
     mode = decide_mode(args)
+    if args.record and mode == "predict":
+        raise BadInput("--record keeps measured reports only, and this run would predict: it needs a GPU")
     args.windows = args.windows or (QUICK_WINDOWS if args.quick else WINDOWS)
     steps: Any
     if mode == "measure":
@@ -178,6 +178,7 @@ def run(name: str, args: argparse.Namespace) -> Run:
                 from probes import profiling
 
                 profiling.attach(name, args, file.rows, tell)
+                profiling.explain(name, facts.arch, args, file.rows)
             file.add(*module.judge(file.rows, args.seed))
             head.neighbours += [n for n in live.neighbours(args.device) if n not in head.neighbours]
     done.rows = file.rows

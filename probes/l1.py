@@ -189,7 +189,7 @@ def predict(facts: Any, args: argparse.Namespace) -> Iterator[list[Row]]:
     yield from l1_report.predict(facts, args)
 
 
-def judge(rows: list[Row], seed: int, cases_: list[Case] | None = None) -> list[Row]:
+def judge(rows: list[Row], seed: int) -> list[Row]:
     """Verdict rows out of measured rows: per case and per model, each backend."""
     from probes import l1_report
 
@@ -203,6 +203,13 @@ def sections(rows: list[Row], markdown: bool) -> list[str]:
     return l1_report.sections(rows, markdown)
 
 
+def readme(rows: list[Row]) -> str:
+    """The README's block for this probe."""
+    from probes import l1_report
+
+    return l1_report.readme(rows)
+
+
 def digest() -> str:
     """SHA-256 of what L1 measures: kernels of both backends, flags, launch tables."""
     from probes import sources
@@ -213,7 +220,7 @@ def digest() -> str:
         for name, _, form in variants()
         if not form.refuses(c.shape)
     ]
-    return sources.digest("l1", launches)
+    return sources.digest("l1", launches, forms=[form.name for form in FORMS])
 
 
 def main(argv: list[str] | None = None) -> int:

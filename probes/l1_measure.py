@@ -171,13 +171,17 @@ def measure(bench: Bench, args: argparse.Namespace) -> Iterator[list[Row]]:
             yield _case(bench, args, case, kernels, stack)
 
 
-def _case(
+def arms_of(
     bench: Bench,
     args: argparse.Namespace,
     case: l1.Case,
     kernels: dict[Backend, dict[str, Kernel]],
     stack: ExitStack,
-) -> list[Row]:
+) -> tuple[list[tuple[Spec, Arm]], list[Row]]:
+    """One case's arms in the report's order, and a row with the reason for each that must not run.
+
+    Device memory is held by `stack`.
+    """
     chosen = _wanted(args)
     flip = {name: l1.dispatch(case.shape, dpl_built=True, env=env) for name, env in l1.FLIP.items()}
     by_name = {name: (lay, form) for name, lay, form in l1.variants()}
@@ -215,13 +219,25 @@ def _case(
             for name, kernel_name in flip.items():
                 add(name, kernel_name, backend)
     arms += _reads(bench, case, w, list(kernels), stack)
+    return arms, skipped
+
+
+def _case(
+    bench: Bench,
+    args: argparse.Namespace,
+    case: l1.Case,
+    kernels: dict[Backend, dict[str, Kernel]],
+    stack: ExitStack,
+) -> list[Row]:
+    arms, skipped = arms_of(bench, args, case, kernels, stack)
     if args.once:
         return _once(bench, arms)
     rows = bench.measure("l1", arms, {b: f"{l1.BASELINE}/{b}" for b in kernels}, case.id)
     for row in rows:
         row.counts = dict(case.counts)
-        if row.variant in flip:
-            row.notes.append(f"dispatched to {flip[row.variant]}")
+        if row.variant in l1.FLIP:
+            chosen = l1.dispatch(case.shape, dpl_built=True, env=l1.FLIP[row.variant])
+            row.notes.append(f"dispatched to {chosen}")
     for backend, why in bench.skipped.items():
         skipped.append(
             Row(

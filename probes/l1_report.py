@@ -145,44 +145,65 @@ def _times(row: Row) -> stats.F64:
 
 
 def judge(rows: Sequence[Row], seed: int) -> list[Row]:
-    """Verdict rows: the dispatcher's flip per case, and summed over each model whose cases are all there.
+    """Verdict rows: per case, and summed over each model whose cases are all there.
 
-    Pure: the same rows and seed give the same verdicts, so a file can be judged again anywhere.
+    dpl is judged by the dispatcher's flip, as recorded; gs and gpl by the same form as padded ran, against
+    the same bar. Pure: the same rows and seed give the same verdicts, so a file can be judged again.
     """
-    bar = verdict.bar("l1.dpl")
-    said = recorded.figure("l1", "all", "dpl", "verdict")
-    word = str(said.value) if said else None
     out: list[Row] = []
     measured = [r for r in rows if r.source == "measured" and not r.verdict]
-    cases = list(dict.fromkeys(r.case for r in measured))
     for backend in BACKENDS:
-        parts: dict[str, list[tuple[int, str, Row, Row, float]]] = {}
-        for case in cases:
-            a, b = (_find(measured, case, name, backend) for name in ("dispatch_dpl", "dispatch_padded"))
-            floor = case_floor(measured, case, backend, seed)
-            if a is None or b is None or floor is None:
-                continue
-            found = stats.weighted_ratio([(1, _times(a), _times(b))], seed)
-            out.append(
-                _verdict_row(case, backend, a, found, floor, bar, word, binds(measured, case, backend))
-            )
-            for model, count in (a.counts or {}).items():
-                parts.setdefault(model, []).append((count, case, a, b, floor))
-        for model, rows_of in parts.items():
-            whole = [c.id for c in l1.CASES if model in c.counts]
-            if whole and {case for _, case, *_ in rows_of} != set(whole):
-                continue
-            found = stats.weighted_ratio([(n, _times(a), _times(b)) for n, _, a, b, _ in rows_of], seed)
-            weights = [n * (b.time_s or 0.0) for n, _, _, b, _ in rows_of]
-            floor = sum(w * f for w, (*_, f) in zip(weights, rows_of, strict=True)) / sum(weights)
-            saved = sum(n * ((b.time_s or 0.0) - (a.time_s or 0.0)) for n, _, a, b, _ in rows_of)
-            why = f"{report.format_time(saved)} saved of {report.format_time(sum(weights))} per decode step"
-            out.append(_verdict_row(f"model_{model}", backend, rows_of[0][2], found, floor, bar, word, why))
+        for layout in ("dpl", "gs", "gpl"):
+            out += _judge_layout(measured, backend, layout, seed)
+    return out
+
+
+def _pair(rows: Sequence[Row], case: str, backend: str, layout: str) -> tuple[Row, Row] | None:
+    """The rows that decide a layout on one case: itself and padded, in the form that the dispatcher picks."""
+    b = _find(rows, case, "dispatch_padded", backend)
+    if b is None:
+        return None
+    form = _direct("dispatch_padded", b).removeprefix("padded_")
+    a = _find(rows, case, "dispatch_dpl" if layout == "dpl" else f"{layout}_{form}", backend)
+    return (a, b) if a else None
+
+
+def _judge_layout(measured: Sequence[Row], backend: Backend, layout: str, seed: int) -> list[Row]:
+    """One layout's verdicts: each case, then each model."""
+    bar = verdict.bar("l1.dpl")
+    said = recorded.figure("l1", "all", layout, "verdict")
+    word = str(said.value) if said else None
+    out: list[Row] = []
+    parts: dict[str, list[tuple[int, str, Row, Row, float]]] = {}
+    for case in dict.fromkeys(r.case for r in measured):
+        pair = _pair(measured, case, backend, layout)
+        floor = case_floor(measured, case, backend, seed)
+        if pair is None or floor is None:
+            continue
+        a, b = pair
+        found = stats.weighted_ratio([(1, _times(a), _times(b))], seed)
+        why = binds(measured, case, backend, layout)
+        out.append(_verdict_row(case, layout, backend, a, found, floor, bar, word, why))
+        for model, count in (a.counts or {}).items():
+            parts.setdefault(model, []).append((count, case, a, b, floor))
+    for model, rows_of in parts.items():
+        whole = [c.id for c in l1.CASES if model in c.counts]
+        if whole and {case for _, case, *_ in rows_of} != set(whole):
+            continue
+        found = stats.weighted_ratio([(n, _times(a), _times(b)) for n, _, a, b, _ in rows_of], seed)
+        # each case's ratio strays by its floor at most, so the sum's by their mean, weighted by time
+        weights = [n * (b.time_s or 0.0) for n, _, _, b, _ in rows_of]
+        floor = sum(w * f for w, (*_, f) in zip(weights, rows_of, strict=True)) / sum(weights)
+        saved = sum(n * ((b.time_s or 0.0) - (a.time_s or 0.0)) for n, _, a, b, _ in rows_of)
+        why = f"{report.format_time(saved)} saved of {report.format_time(sum(weights))} per decode step"
+        like = rows_of[0][2]
+        out.append(_verdict_row(f"model_{model}", layout, backend, like, found, floor, bar, word, why))
     return out
 
 
 def _verdict_row(
     case: str,
+    layout: str,
     backend: Backend,
     like: Row,
     found: stats.Interval,
@@ -194,25 +215,30 @@ def _verdict_row(
     hot = "the weights were not cold" if any("hot" in n for n in like.notes) else None
     decided = verdict.judge_ratio(found.ratio, found.low, found.high, floor, bar, blocked=hot)
     return Row(
-        probe="l1", case=case, variant="dpl", backend=backend, source="measured", device=like.device,
+        probe="l1", case=case, variant=layout, backend=backend, source="measured", device=like.device,
         ratio_to_baseline=found.ratio, ratio_low=found.low, ratio_high=found.high, noise_floor=floor,
         verdict=decided.verdict, recorded=word, agrees=verdict.agree(decided.verdict, word),
         reason=f"{decided.reason}. {why}",
     )  # fmt: skip
 
 
-def binds(rows: Sequence[Row], case: str, backend: str) -> str:
-    """What limits the padded kernel here, and what dpl changes: bytes, registers, occupancy."""
-    a, b = (_find(rows, case, name, backend) for name in ("dispatch_dpl", "dispatch_padded"))
-    if a is None or b is None or not (a.traffic_bytes and b.traffic_bytes and a.time_s and b.time_s):
+def binds(rows: Sequence[Row], case: str, backend: str, layout: str) -> str:
+    """What limits the padded kernel here, and what the layout changes: bytes, registers, occupancy."""
+    pair = _pair(rows, case, backend, layout)
+    if pair is None:
         return ""
-    ceiling = b.read_ceiling_gbps
-    share = b.traffic_bytes / b.time_s / 1e9 / ceiling if ceiling else None
+    a, b = pair
+    if not (a.traffic_bytes and b.traffic_bytes and a.time_s and b.time_s):
+        return ""
     parts = []
-    if share is not None:
+    if b.read_ceiling_gbps and b.fraction_of_same_bytes_read:
+        share = b.traffic_bytes / b.time_s / 1e9 / b.read_ceiling_gbps
         what = "DRAM bandwidth binds" if share >= 0.85 else "latency and issue slots bind, not DRAM"
-        parts.append(f"{what}: padded moves {100 * share:.0f} % of the read ceiling")
-    parts.append(f"dpl moves {100 * (1 - a.traffic_bytes / b.traffic_bytes):.1f} % fewer bytes")
+        parts.append(
+            f"{what}: padded moves {100 * share:.0f} % of the read ceiling, "
+            f"{100 * b.fraction_of_same_bytes_read:.0f} % of a plain read of its bytes"
+        )
+    parts.append(f"{layout} moves {100 * (1 - a.traffic_bytes / b.traffic_bytes):.1f} % fewer bytes")
     if (a.registers, a.blocks_per_sm) != (b.registers, b.blocks_per_sm):
         parts.append(
             f"at {a.registers} registers and {a.blocks_per_sm} blocks/SM "
@@ -220,7 +246,7 @@ def binds(rows: Sequence[Row], case: str, backend: str) -> str:
         )
     else:
         parts.append(f"at the same {a.registers} registers and {a.blocks_per_sm} blocks/SM")
-    x, y = (_find(rows, case, f"{lay}_stream", backend) for lay in ("dpl", "padded"))
+    x, y = (_find(rows, case, f"{lay}_stream", backend) for lay in (layout, "padded"))
     if x and y and x.time_s and y.time_s:
         parts.append(f"its loads alone take {100 * (x.time_s / y.time_s - 1):+.1f} % of padded's")
     return ", ".join(parts)
@@ -236,7 +262,54 @@ def sections(rows: Sequence[Row], markdown: bool) -> list[str]:
         f"{title}What a second plane beside padded costs in memory\n\n{_memory(rows, markdown)}",
         f"{title}Fold into a decode step\n\nRecorded on gb10: the kernel rates folded into its 45.45 ms step "
         f"give {fold}, where +4.27 % was measured.\n{_saved(rows)}".rstrip(),
+        *_harness(rows, title, markdown),
     ]
+
+
+def _harness(rows: Sequence[Row], title: str, markdown: bool) -> list[str]:
+    """Three clocks on the same kernels of 50 us and more: graph slope, plain event loop, profiler."""
+    lines = []
+    for r in rows:
+        if r.time_s and r.event_loop_time_s and r.profiler_time_s and not r.variant.startswith("read_"):
+            times = (r.time_s, r.event_loop_time_s, r.profiler_time_s)
+            off = [report.format_percent(t / r.time_s - 1, 1, sign=True) for t in times[1:]]
+            lines.append([r.case, r.variant, r.backend, *map(report.format_time, times), *off])
+    heads = [
+        "case",
+        "variant",
+        "backend",
+        "graph slope",
+        "event loop",
+        "profiler",
+        "loop off",
+        "profiler off",
+    ]
+    table = report.table(heads, lines, markdown, left=heads[:3])
+    return [f"{title}Three clocks on the same kernel\n\n{table}"] if lines else []
+
+
+def readme(rows: Sequence[Row]) -> str:
+    """The README's table: content GB/s of each layout as the dispatcher's form ran it, then the verdicts."""
+    lines = []
+    names = [lay.name for lay in LAYOUTS]
+    for case in dict.fromkeys(r.case for r in rows if not r.verdict):
+        for backend in BACKENDS:
+            padded = _find(rows, case, "dispatch_padded", backend)
+            if padded is None or not padded.time_s:
+                continue
+            form = _direct("dispatch_padded", padded).removeprefix("padded_")
+            cells = []
+            for name in names:
+                row = _find(rows, case, f"{name}_{form}", backend)
+                ratio = f" ({row.time_s / padded.time_s:.3f})" if row and row.time_s else ""
+                cells.append(f"{row.content_gbps:.0f}{ratio}" if row and row.content_gbps else "")
+            ceiling = f"{padded.read_ceiling_gbps:.0f}" if padded.read_ceiling_gbps else ""
+            lines.append([case, form, backend, *cells, ceiling])
+    heads = ["case", "form", "backend", *names, "large read"]
+    table = report.table(heads, lines, True, left=heads[:3])
+    judged = [r for r in rows if r.verdict and r.case.startswith("model_")]
+    verdicts = report.rows_table(judged, report.VERDICT_COLUMNS, True)
+    return f"Content GB/s, and time over padded's in brackets:\n\n{table}\n\n{verdicts}"
 
 
 def _ledger(shape: Shape, markdown: bool) -> str:

@@ -36,6 +36,16 @@ def attach(name: str, args: argparse.Namespace, rows: Sequence[Row], tell: Calla
                 row.dram_bytes_read, row.profiler_time_s = seen.dram_bytes_read, seen.time_s
 
 
+def explain(name: str, arch: str, args: argparse.Namespace, rows: Sequence[Row]) -> None:
+    """Say in its row why a Numba twin is slower; a note on the first row where no disassembler is found."""
+    from probes import sass
+
+    try:
+        sass.explain(name, arch, rows, args.blocks_per_sm or 0)
+    except Unavailable as error:
+        rows[0].notes.append(str(error))
+
+
 def _count(name: str, args: argparse.Namespace, backend: str) -> dict[str, counters.Counted]:
     with tempfile.TemporaryDirectory(prefix="probes-") as folder:
         out = Path(folder) / "once.json"

@@ -65,12 +65,18 @@ def sources(probe: str, backend: str = "") -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def digest(probe: str, launches: Sequence[Any] = (), backend: str = "") -> str:
-    """SHA-256 of a probe's kernels: parsed sources, compiler flags, layouts' table, launch rows."""
+def digest(
+    probe: str, launches: Sequence[Any] = (), backend: str = "", forms: Sequence[str] | None = None
+) -> str:
+    """SHA-256 of a probe's kernels: parsed sources, compiler flags, layouts' table, bounds, launch rows.
+
+    `forms` names the launch bounds that the probe's kernels have; all of them by default.
+    """
+    bounds = {form: blocks for form, blocks in MIN_BLOCKS.items() if forms is None or form in forms}
     flags = {
         "nvcc": build.NVCC_FLAGS,
         "layouts": [asdict(lay) for lay in LAYOUTS],
         "exp": EXP._asdict(),
-        "min_blocks": MIN_BLOCKS,
+        "min_blocks": bounds,
     }
     return kernels_digest(sources(probe, backend), flags, launches)

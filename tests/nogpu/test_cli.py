@@ -1,0 +1,220 @@
+"""The command line: one clear line and exit code 2 for a user's mistake, never a traceback, nothing lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from probes.core import store
+from probes.gpu import facts
+
+ROOT = Path(__file__).resolve().parents[2]
+GGUF = ROOT / "tests" / "data" / "minilm-ffn_down-48rows.gguf"
+no_gpu = pytest.mark.skipif(facts.present(), reason="says what happens without a GPU")
+
+
+def probes(*argv: str, cwd: Path, module: str = "probes.l1", **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", module, *argv],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def refused(run: subprocess.CompletedProcess[str], *words: str) -> None:
+    """Exit code 2, one line that holds every word, no traceback."""
+    assert run.returncode == 2, run.stderr
+    said = run.stderr.strip().splitlines()
+    assert "Traceback" not in run.stderr
+    assert said[-1].startswith(("error: ", "python -m probes"))
+    for word in words:
+        assert word in run.stderr, run.stderr
+    assert len([line for line in said if line.startswith("error: ")]) <= 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--case", "ffn_dwn_14b"], ["ffn_dwn_14b", "ffn_down_14b"]),
+        (["--layout", "paded"], ["paded", "padded"]),
+        (["--form", "ring0"], ["ring0", "loop"]),
+        (["--backend", "rocm"], ["rocm", "numba"]),
+        (["--device-profile", "gb11"], ["gb11", "gb10"]),
+        (["--mode", "guess"], ["guess", "measure"]),
+        (["--windows", "1"], ["--windows", "1"]),
+        (["--windows", "many"], ["many"]),
+        (["--processes", "0"], ["--processes", "0"]),
+        (["--seed", "-1"], ["--seed", "-1"]),
+        (["--blocks-per-sm", "33"], ["33"]),
+        (["--blocks-per-sm", "0"], ["--blocks-per-sm", "0"]),
+        (["--record", "--mode", "predict"], ["--record"]),
+        (["--no-such-flag"], ["--no-such-flag"]),
+        (["--gguf", "absent.gguf"], ["absent.gguf"]),
+        (["--gguf", str(GGUF), "--tensor", "blk.0.ffn_dwn.weight"], ["blk.0.ffn_down.weight"]),
+        (["--gguf", str(GGUF), "--tensor", "blk.0.ffn_down_q4.weight"], ["Q4_K"]),
+        (["--gguf", str(GGUF), "--case", "ffn_down_14b"], ["--tensor"]),
+    ],
+)
+def test_a_mistake_is_one_clear_line(argv: list[str], words: list[str], tmp_path: Path) -> None:
+    mode = [] if {"--mode", "--no-such-flag"} & set(argv) else ["--mode", "predict"]
+    refused(probes(*mode, *argv, cwd=tmp_path), *words)
+
+
+@no_gpu
+def test_measure_without_a_driver(tmp_path: Path) -> None:
+    refused(probes("--mode", "measure", cwd=tmp_path), "--mode predict")
+    refused(probes("selfcheck", cwd=tmp_path, module="probes"), "cannot measure")
+    refused(probes("--record", cwd=tmp_path), "measured reports only")
+
+
+def test_a_file_that_is_no_gguf(tmp_path: Path) -> None:
+    for name, data in (
+        ("empty.gguf", b""),
+        ("text.gguf", b"hello world, no model here"),
+        ("cut.gguf", GGUF.read_bytes()[:5000]),
+    ):
+        (tmp_path / name).write_bytes(data)
+        refused(probes("--mode", "predict", "--gguf", name, cwd=tmp_path), name)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    refused(probes("--mode", "predict", "--case", "attn_v_7b", "--out", "file", cwd=tmp_path), "cannot write")
+    refused(
+        probes("--mode", "predict", "--case", "attn_v_7b", "--json", "file/x.json", cwd=tmp_path),
+        "cannot write",
+    )
+    if os.geteuid() != 0:
+        (tmp_path / "locked").mkdir()
+        (tmp_path / "locked").chmod(stat.S_IRUSR | stat.S_IXUSR)
+        refused(probes("--mode", "predict", "--out", "locked", cwd=tmp_path), "cannot write")
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    code = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000));"
+        "from probes import l1; sys.exit(l1.main('--mode predict --case attn_v_7b --json x.json'.split()))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    refused(run, "cannot write x.json")
+
+
+def test_a_report_that_is_none(tmp_path: Path) -> None:
+    for text in ("", "{", "[]", '{"schema": 1}', '{"schema": 99, "rows": []}', "null"):
+        (tmp_path / "x.json").write_text(text)
+        refused(probes("replay", "x.json", cwd=tmp_path, module="probes"), "x.json")
+    refused(probes("replay", "absent.json", cwd=tmp_path, module="probes"), "absent.json")
+
+
+@no_gpu
+def test_no_gpu_predicts_and_says_so_first(tmp_path: Path) -> None:
+    started = time.monotonic()
+    run = probes("--json", "p.json", "--md", "p.md", cwd=tmp_path, PROBES_BUILD_DIR="nowhere")
+    assert time.monotonic() - started < 10
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("Nothing was measured")
+    assert "measured on" not in run.stdout.lower().replace("nothing was measured", "")
+    head, rows = store.read_json(tmp_path / "p.json")
+    assert (head.mode, head.device, head.complete) == ("predict", "gb10", True)
+    assert {r.source for r in rows} == {"predicted", "recorded"}
+    assert (tmp_path / "p.md").read_text().startswith("# L1")
+    assert not (tmp_path / "nowhere").exists()
+    refused(probes("replay", "p.json", cwd=tmp_path, module="probes"), "predicted")
+
+
+@no_gpu
+def test_every_probe_together(tmp_path: Path) -> None:
+    run = probes(cwd=tmp_path, module="probes")
+    assert run.returncode == 0, run.stderr
+    assert "nothing judged (predict)" in run.stdout
+    assert (tmp_path / "out" / "runs" / "l1.json").exists()
+
+
+def test_no_gguf_package(tmp_path: Path) -> None:
+    (tmp_path / "gguf.py").write_text("raise ImportError('not here')")
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    run = subprocess.run(
+        [sys.executable, "-m", "probes.l1", "--mode", "predict", "--gguf", str(GGUF)],
+        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    refused(run, "pip install gguf")
+
+
+def test_ctrl_c_keeps_the_finished_rows(tmp_path: Path) -> None:
+    """Stopped after its second case: both are in the file, which says that it is not complete."""
+    code = (
+        "import sys, time\n"
+        "from probes import l1\n"
+        "plain = l1.predict\n"
+        "def slow(facts, args):\n"
+        "    for k, rows in enumerate(plain(facts, args)):\n"
+        "        if k == 2: print('READY', flush=True); time.sleep(30)\n"
+        "        yield rows\n"
+        "l1.predict = slow\n"
+        "from probes import cli; sys.exit(cli.main('l1', ['--mode', 'predict', '--json', 'p.json']))\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert child.stdout
+    while "READY" not in (line := child.stdout.readline()):
+        assert line, "the child ended before it was stopped"
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=20)
+    assert child.returncode == 130
+    assert "the finished rows were kept" in err and "Traceback" not in err
+    head, rows = store.read_json(tmp_path / "p.json")
+    assert not head.complete
+    assert {r.case for r in rows} == {"ffn_down_14b", "lm_head_14b"}
+
+
+def test_list_names_everything(tmp_path: Path) -> None:
+    run = probes("--list", cwd=tmp_path)
+    assert run.returncode == 0
+    for word in ("lm_head_7b", "gpl_stream", "dispatch_dpl", "l1.dpl"):
+        assert word in run.stdout
+
+
+@pytest.mark.parametrize("module", ["probes", "probes.l1"])
+def test_help_is_quick(module: str, tmp_path: Path) -> None:
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        run = probes("--help", cwd=tmp_path, module=module)
+        times.append(time.perf_counter() - started)
+        assert run.returncode == 0 and "--windows" in run.stdout
+    assert min(times) < 0.3
+    assert re.search(r"exit codes", run.stdout)
+
+
+def test_no_nvcc_is_said_with_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from kernels_cu import build
+    from probes.core.types import Unavailable
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
+    build.find_nvcc.cache_clear()
+    try:
+        with pytest.raises(Unavailable, match=r"no nvcc on PATH.*cu13"):
+            build.library("l1.cu", "sm_90")
+    finally:
+        build.find_nvcc.cache_clear()

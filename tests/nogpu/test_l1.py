@@ -1,0 +1,192 @@
+"""L1 without a GPU: dispatcher, refusals, the fold, the fifth layout, prediction, verdicts out of samples."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from probes import cli, l1, l1_report
+from probes.core import device, layouts, q6k, q8, verdict
+from probes.core.layouts import LAYOUTS, Layout, Piece
+from probes.core.rows import Row
+from probes.core.types import BadInput, Shape, Unavailable
+
+
+@pytest.mark.parametrize(
+    ("id_", "built", "env", "want"),
+    [
+        (13824, True, {}, "dpl_pf"),
+        (13824, True, {"PROBES_Q6K_DPL": "0"}, "padded_pf"),
+        (13824, True, {"PROBES_Q6K_PF": "0"}, "dpl_loop"),
+        (13824, True, {"PROBES_Q6K_DPL": "0", "PROBES_Q6K_PF": "0"}, "padded_loop"),
+        (13824, False, {}, "padded_pf"),
+        (16384, True, {}, "dpl_pf"),
+        (16640, True, {}, "dpl_loop"),
+        (8192, True, {}, "dpl_loop"),
+        (8448, True, {}, "dpl_pf"),
+        (18944, True, {}, "dpl_loop"),
+        (5120, True, {"PROBES_Q6K_DPL": "1"}, "dpl_loop"),
+    ],
+)
+def test_the_dispatcher(id_: int, built: bool, env: dict[str, str], want: str) -> None:
+    assert l1.dispatch(Shape(4, id_), built, env) == want
+
+
+def test_whatever_the_dispatcher_picks_may_be_launched() -> None:
+    for id_ in range(256, 20481, 256):
+        shape = Shape(1, id_)
+        for env in l1.FLIP.values():
+            layout, form = l1.dispatch(shape, True, env).split("_")
+            lay = layouts.layout(layout)
+            l1.check_launch(lay, form, shape, lay.row_stride(shape.nbe))
+
+
+def test_pf_is_refused_outside_its_range_and_would_drop_units_there() -> None:
+    shape, lay = Shape(3, 18944), layouts.layout("padded")
+    with pytest.raises(BadInput, match=r"256 < units <= 512; 3x18944 has 592.*loop"):
+        l1.check_launch(lay, "pf", shape, lay.row_stride(shape.nbe))
+    with pytest.raises(BadInput, match="has 256"):
+        l1.check_launch(lay, "pf", Shape(3, 8192), lay.row_stride(32))
+    # two units per thread are all that pf sums: units 512 and up never reach the result
+    raw, x8 = q6k.random_raw(shape, 1), q8.random_x8(shape.id, 2)
+    first = np.ascontiguousarray(raw.reshape(3, 74, 210)[:, :64].reshape(3, -1))
+    assert (q6k.reference(first, x8[: 512 * 40]) != q6k.reference(raw, x8)).all()
+
+
+@pytest.mark.parametrize("stride", [12095, 12088, 11344, 0, -12096])
+def test_a_misaligned_or_short_stride_is_refused(stride: int) -> None:
+    with pytest.raises(BadInput, match=str(abs(stride))):
+        l1.check_launch(layouts.layout("padded"), "loop", Shape(2, 13824), stride)
+
+
+def test_cases_and_counts_are_the_models() -> None:
+    assert [c.id for c in l1.CASES] == [
+        "ffn_down_14b", "lm_head_14b", "attn_v_14b", "ffn_down_7b", "lm_head_7b", "attn_v_7b",
+    ]  # fmt: skip
+    assert l1.CASES[0].counts == {"14b": 24}
+    assert str(l1.CASES[4].shape) == "152064x3584"
+
+
+def test_the_recorded_rates_fold_into_the_recorded_gain() -> None:
+    assert l1_report.recorded_fold() == pytest.approx(0.0427, abs=5e-5)
+
+
+MIRROR = Layout(
+    "mirror", "group", Piece(80, 128, 0), Piece(16, 64, 0), Piece(0, 16, 0), Piece(208, 2, 0), 210
+)
+
+
+def test_a_fifth_layout_compiles_in_both_languages_from_its_row_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kernels_cu import build
+    from kernels_numba import compile as numba_compile
+
+    monkeypatch.setenv("PROBES_BUILD_DIR", str(tmp_path))
+    table = (*LAYOUTS, MIRROR)
+    assert f"{MIRROR.name}_loop" in [name for name, _, _ in l1.variants(table)]
+    found = numba_compile.compiled("l1", ["l1_mirror_loop"], "sm_90", layouts=table)
+    assert found["l1_mirror_loop"].stat().st_size > 1000
+    assert "X(mirror)" in build.layouts_header(table)
+    try:
+        library = build.library("l1.cu", "sm_90", layouts=table)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    assert b"l1_mirror_pf" in library.read_bytes()
+
+
+def arguments(*argv: str) -> object:
+    return cli.parser("l1").parse_args(argv)
+
+
+def test_predicted_rows_are_marked_so_and_hold_no_verdict() -> None:
+    for rows in l1.predict(device.load("h200"), arguments("--case", "ffn_down_14b")):
+        assert {r.source for r in rows} == {"predicted", "recorded"}
+        assert not [r for r in rows if r.verdict or r.samples_s or r.bitwise]
+        by = {(r.variant, r.backend): r for r in rows if r.source == "predicted"}
+        assert by["padded_loop", "cu"].ratio_to_baseline == 1.0
+        assert by["dpl_loop", "cu"].blocks_per_sm == 6
+        assert (by["dpl_loop", "cu"].time_s or 1) < (by["padded_loop", "cu"].time_s or 0)
+        assert len(by) == 24
+
+
+def test_a_gguf_files_tensors_become_one_case_per_shape() -> None:
+    path = Path(__file__).parents[1] / "data" / "minilm-ffn_down-48rows.gguf"
+    (case,) = l1.cases(arguments("--gguf", str(path)))
+    assert (str(case.shape), case.tensor) == ("48x1536", "blk.0.ffn_down.weight")
+    assert case.counts == {path.name: 1}
+    with pytest.raises(BadInput, match=r"did you mean|there is"):
+        l1.cases(arguments("--gguf", str(path), "--tensor", "blk.0.ffn_dwn.weight"))
+    with pytest.raises(BadInput, match="use --tensor"):
+        l1.cases(arguments("--gguf", str(path), "--case", "ffn_down_14b"))
+
+
+def samples(rng: np.random.Generator, mean: float, windows: int = 14) -> list[float]:
+    return [float(t) for t in mean * (1 + 0.002 * rng.standard_normal(2 * windows))]
+
+
+def measured(dpl: float, cases: tuple[l1.Case, ...] = l1.CASES[:3], hot: bool = False) -> list[Row]:
+    """Rows as a GPU run leaves them, with dpl at `dpl` times padded's time."""
+    rng = np.random.default_rng(4)
+    rows = []
+    for case in cases:
+        base = l1.content_bytes(case.shape) / 2.5e12
+        form = l1.dispatch(case.shape, True, {}).split("_")[1]
+        times = {l1.BASELINE: base, l1.AA: base, "dispatch_padded": base, "dispatch_dpl": dpl * base}
+        times |= {f"padded_{form}": base, f"dpl_{form}": dpl * base}
+        for variant, mean in times.items():
+            rows.append(
+                Row(
+                    probe="l1", case=case.id, variant=variant, backend="cu", source="measured", device="test",
+                    shape=[case.shape.od, case.shape.id], time_s=mean, samples_s=samples(rng, mean),
+                    windows=14, processes=1, counts=dict(case.counts), notes=["hot: little memory"] if hot else [],
+                )
+            )  # fmt: skip
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("dpl", "want"), [(0.83, "GO"), (0.999, "NO-GO"), (1.05, "NO-GO"), (0.984, "INCONCLUSIVE")]
+)
+def test_verdicts_out_of_samples(dpl: float, want: str) -> None:
+    judged = {r.case: r for r in l1.judge(measured(dpl), 0) if r.variant == "dpl"}
+    assert list(judged) == ["ffn_down_14b", "lm_head_14b", "attn_v_14b", "model_14b"]
+    model = judged["model_14b"]
+    assert model.verdict == want
+    assert model.agrees == {"GO": True, "NO-GO": False, "INCONCLUSIVE": None}[want]
+    assert model.ratio_to_baseline == pytest.approx(dpl, abs=0.003)
+    assert model.noise_floor is not None and 0 < model.noise_floor < 0.01
+
+
+def test_a_model_is_judged_only_whole_and_only_cold() -> None:
+    assert not [r for r in l1.judge(measured(0.8, l1.CASES[:2]), 0) if r.case.startswith("model_")]
+    assert {r.verdict for r in l1.judge(measured(0.8, hot=True), 0)} == {"INCONCLUSIVE"}
+
+
+def test_replay_gives_the_files_verdicts_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from probes import __main__ as main
+    from probes.core import provenance, store
+
+    head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
+    rows = measured(0.83)
+    path = tmp_path / "l1.json"
+    store.write_json(path, head, [*rows, *l1.judge(rows, 0)])
+    assert main.main(["replay", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "model_14b" in out and "was" not in out.split("Verdicts")[1]
+    data = json.loads(path.read_text())
+    for row in data["rows"]:
+        if row["verdict"] == "GO":
+            row["verdict"] = "NO-GO"
+    data["bars_sha256"] = "moved"
+    path.write_text(json.dumps(data))
+    main.main(["replay", str(path)])
+    out = capsys.readouterr().out
+    assert "was NO-GO in the file" in out and "the bars are not those" in out
+
+
+def test_the_bar_is_the_one_that_the_report_is_held_to() -> None:
+    assert verdict.bar("l1.dpl").bar == 0.0165

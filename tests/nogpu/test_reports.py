@@ -1,0 +1,97 @@
+"""The committed reports: of these kernels, these bars and this README, with verdicts that replay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from probes import cli, readme
+from probes.core import recorded, store, verdict
+from probes.core.types import BadInput, Unavailable
+
+ROOT = Path(__file__).resolve().parents[2]
+REPORTS = sorted(
+    p for name in cli.PROBES for p in (ROOT / "out").glob(f"*/{name}.json") if p.parent.name != "runs"
+)
+DEVICE = ROOT / "out" / readme.DEVICE
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_a_report_is_of_the_kernels_as_they_are_or_says_that_it_is_stale(path: Path) -> None:
+    head, rows = store.read_json(path)
+    assert head.complete and head.mode == "measure"
+    assert head.device == path.parent.name
+    if head.kernels_sha256 != cli.probe(path.stem).digest():
+        assert readme.stale_mark(head), (
+            f"{path.name} was measured with other kernels: measure again with --record, "
+            "or, only where no GPU is to be had, add a note 'stale: reason' to its head"
+        )
+        assert readme.stale_mark(head) in (ROOT / "README.md").read_text()
+    assert head.bars_sha256 == verdict.bars_sha256()
+    assert rows
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_verdicts_replay_from_the_samples(path: Path) -> None:
+    head, rows = store.read_json(path)
+    kept = {r.id: (r.verdict, r.ratio_to_baseline, r.noise_floor) for r in rows if r.verdict}
+    again = cli.probe(path.stem).judge([r for r in rows if not r.verdict], head.seed)
+    assert {r.id: (r.verdict, r.ratio_to_baseline, r.noise_floor) for r in again} == kept
+    assert kept
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_every_time_has_a_check_behind_it(path: Path) -> None:
+    _, rows = store.read_json(path)
+    for row in rows:
+        if row.samples_s:
+            assert row.bitwise is True, row.id
+            assert row.source == "measured"
+
+
+def test_the_readme_is_made_from_the_reports() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert readme.filled(text, DEVICE) == text
+
+
+def test_recorded_resources_are_of_the_kernels_as_they_are() -> None:
+    from probes import sources
+
+    try:
+        head = recorded.resources_head()
+    except Unavailable as error:
+        pytest.fail(str(error))
+    for name in cli.PROBES:
+        for backend in ("cu", "numba"):
+            assert head.sources_sha256[f"{name}.{backend}"] == sources.digest(name, backend=backend), (
+                "a kernel changed: run python -m probes resources"
+            )
+
+
+def test_recorded_resources_are_what_the_compilers_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled afresh: Numba always, C++ where there is an nvcc of the recorded version."""
+    from kernels_cu import build
+    from kernels_numba import compile as numba_compile
+    from probes.resources import ARCHS
+
+    monkeypatch.setenv("PROBES_BUILD_DIR", str(tmp_path))
+    known = recorded.load_resources()
+    made = [row for arch in ARCHS for row in numba_compile.offline("l1", arch)]
+    try:
+        if build.compiler_version() == recorded.resources_head().tool["nvcc"]:
+            made += build.offline("l1.cu", ARCHS[0])
+    except Unavailable:
+        pass
+    for row in made:
+        assert known[row.backend, row.name, row.arch] == row.resources, row
+    assert len(made) >= 24
+
+
+def test_a_readme_that_lags_is_refused(tmp_path: Path) -> None:
+    if not (DEVICE / "l1.json").exists():
+        pytest.skip("no committed report yet")
+    with pytest.raises(BadInput, match="begin"):
+        readme.filled("no markers here", DEVICE)

@@ -1,0 +1,50 @@
+"""Counting instructions: the text cuobjdump prints, and real kernels where the tools are there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from probes import sass
+from probes.core.rows import Row
+from probes.core.types import Unavailable
+
+TEXT = """
+        /*0000*/                   LDC R1, c[0x0][0x28] ;                /* 0x00000a00ff017b82 */
+        /*0010*/              @!P0 LDG.E.128 R4, desc[UR4][R2.64] ;      /* 0x0000000402047981 */
+        /*0020*/               @P1 BRA 0x40 ;                            /* 0x0000000000000947 */
+        /*0030*/                   LDG.E.64.CONSTANT R8, desc[UR4][R2.64+0x10] ;
+        /*0040*/                   NOP;
+"""
+
+
+def test_opcodes_are_counted_without_their_modifiers() -> None:
+    assert sass.opcodes(TEXT) == Counter({"LDC": 1, "LDG": 2, "BRA": 1})
+
+
+def test_the_difference_names_what_differs_most() -> None:
+    told = sass.difference(Counter(LDS=2, MOV=1, FADD=15), Counter(LDS=8, MOV=2, FADD=15))
+    assert told == "25 instructions against 18 (LDS 8/2, MOV 2/1)"
+    assert sass.difference(Counter(LDS=2), Counter(LDS=2)) == "2 instructions against 2"
+
+
+def test_a_slow_twin_is_explained_and_a_quick_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBES_BUILD_DIR", str(tmp_path))
+    rows = [
+        Row(probe="l1", case="c", variant=v, backend=b, source="measured", time_s=t)
+        for v, b, t in (
+            ("padded_loop", "cu", 1.0), ("padded_loop", "numba", 1.2), ("gpl_loop", "cu", 1.0),
+            ("gpl_loop", "numba", 1.04), ("dispatch_dpl", "cu", 1.0), ("dispatch_dpl", "numba", 2.0),
+        )
+    ]  # fmt: skip
+    try:
+        sass.explain("l1", "sm_90", rows)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    told = {(r.variant, r.backend): r.notes for r in rows if r.notes}
+    assert list(told) == [("padded_loop", "numba")]
+    assert "1.20 x its C++ twin" in told["padded_loop", "numba"][0]
