@@ -6,7 +6,10 @@ unified-memory GPU, say) is taken from the device's profile where one matches, e
 
 from __future__ import annotations
 
+import os
 import re
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,13 +139,23 @@ def driver_version() -> str:
     return str(version.decode() if isinstance(version, bytes) else version)
 
 
+BUSY_PERCENT = 20
+"""GPU use above which something else is at work."""
+
+
+def _busy_percent(read: Callable[[], int], patience_s: float = 1.5) -> int:
+    """NVML's use of the GPU; it looks back about a second, so what we did ourselves is given time to pass."""
+    until = time.monotonic() + patience_s
+    while (use := read()) > BUSY_PERCENT and time.monotonic() < until:
+        time.sleep(0.1)
+    return use
+
+
 def neighbours(index: int = 0) -> list[str]:
     """Notes on what may disturb a measurement: other processes on the GPU, a busy host.
 
     Empty where nothing was seen; NVML or psutil being absent is itself a note.
     """
-    import os
-
     notes: list[str] = []
     try:
         import pynvml
@@ -152,9 +165,9 @@ def neighbours(index: int = 0) -> list[str]:
         others = [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle) if p.pid != os.getpid()]
         if others:
             notes.append(f"{len(others)} other process(es) on the GPU")
-        use = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
-        if use > 20:
-            notes.append(f"the GPU was {use} % busy before the run")
+        use = _busy_percent(lambda: int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
+        if use > BUSY_PERCENT:
+            notes.append(f"the GPU was {use} % busy beside the run")
     except ImportError:
         notes.append("NVML not installed: other GPU processes cannot be seen")
     except pynvml.NVMLError as error:
@@ -163,5 +176,5 @@ def neighbours(index: int = 0) -> list[str]:
 
     load = psutil.cpu_percent(interval=0.1)
     if load > 50.0:
-        notes.append(f"the host was {load:.0f} % busy before the run")
+        notes.append(f"the host was {load:.0f} % busy beside the run")
     return notes

@@ -90,6 +90,22 @@ def test_recorded_resources_are_what_the_compilers_say(
     assert len(made) >= 24
 
 
+@pytest.mark.parametrize("arch", ["sm_75", "sm_121"])
+def test_other_targets_compile(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest GPU that the kernels are meant for, and the record's."""
+    from kernels_cu import build
+    from kernels_numba import compile as numba_compile
+
+    monkeypatch.setenv("PROBES_BUILD_DIR", str(tmp_path))
+    names = ["l1_padded_loop", "l1_gpl_pf"]
+    assert set(numba_compile.compiled("l1", names, arch)) == set(names)
+    try:
+        made = {row.name for row in build.offline("l1.cu", arch)}
+    except Unavailable as error:
+        pytest.skip(f"C++ not built: {error}")
+    assert set(names) <= made
+
+
 def test_a_readme_that_lags_is_refused(tmp_path: Path) -> None:
     if not (DEVICE / "l1.json").exists():
         pytest.skip("no committed report yet")
