@@ -40,7 +40,9 @@ def replay(argv: list[str]) -> int:
         again = [
             v
             for n in names
-            for v in cli.probe(n).judge([r for r in rows if r.probe == n and not r.verdict], head.seed)
+            for v in cli.part(n, "report").judge(
+                [r for r in rows if r.probe == n and not r.verdict], head.seed
+            )
         ]
         print(report.first_line(head))
         if head.bars_sha256 != verdict.bars_sha256():

@@ -29,8 +29,13 @@ WINDOWS, QUICK_WINDOWS = 20, 10
 
 
 def probe(name: str) -> ModuleType:
-    """The module of one probe."""
+    """One probe's own module: its tables, `add_flags`, `cases`, `listing` and `digest`."""
     return importlib.import_module(f"probes.{name}")
+
+
+def part(name: str, piece: str) -> ModuleType:
+    """A probe's part: `measure` (with `measure`), or `report` (`predict`, `judge`, `sections`, `readme`)."""
+    return importlib.import_module(f"probes.{name}_{piece}")
 
 
 def parser(name: str) -> argparse.ArgumentParser:
@@ -155,12 +160,12 @@ def run(name: str, args: argparse.Namespace) -> Run:
         bench = Bench(gpu, args.seed, args.windows, tell)
         facts, neighbours = gpu.facts, live.neighbours(args.device)
         driver: str | None = f"{live.driver_version()} ({gpu.driver})"
-        steps = pooled(name, args, tell) if args.processes > 1 else module.measure(bench, args)
+        steps = pooled(name, args, tell) if args.processes > 1 else part(name, "measure").measure(bench, args)
     else:
         from probes.core import device
 
         facts, neighbours, driver = device.load(args.device_profile), [], None
-        steps = module.predict(facts, args)
+        steps = part(name, "report").predict(facts, args)
     head = provenance.collect(
         mode=mode, device=facts.slug, seed=args.seed, kernels_sha256=module.digest(), driver=driver,
         neighbours=neighbours,
@@ -179,12 +184,16 @@ def run(name: str, args: argparse.Namespace) -> Run:
 
                 profiling.attach(name, args, file.rows, tell)
                 profiling.explain(name, facts.arch, args, file.rows)
-            file.add(*module.judge(file.rows, args.seed))
+            file.add(*part(name, "report").judge(file.rows, args.seed))
             head.neighbours += [n for n in live.neighbours(args.device) if n not in head.neighbours]
     done.rows = file.rows
     if not args.once:
         markdown = report.document(
-            f"{name.upper()}: {PROBES[name]}", head, done.rows, True, module.sections(done.rows, True)
+            f"{name.upper()}: {PROBES[name]}",
+            head,
+            done.rows,
+            True,
+            part(name, "report").sections(done.rows, True),
         )
         store.write_text(md_path(name, args, facts.slug), markdown)
     return done
@@ -248,7 +257,7 @@ def show(done: Run) -> int:
 
     for line in (*done.head.neighbours, *done.head.notes):
         print(f"NOTE: {line}")
-    for section in probe(done.name).sections(done.rows, False):
+    for section in part(done.name, "report").sections(done.rows, False):
         print(f"\n{section}")
     if done.head.mode == "measure":
         print(f"\n{report.verdict_table(done.rows)}")

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from probes.core.layouts import BLOCK_BYTES, LAYOUTS, Layout
 from probes.core.models import MODELS
@@ -24,8 +24,6 @@ from probes.core.types import VIRTUAL_THREADS, BadInput, LaunchConfig, Shape
 
 if TYPE_CHECKING:
     import argparse
-
-    from probes.core.rows import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,41 +171,6 @@ def listing() -> list[str]:
     lines = [f"case     {c.id:14} {c.shape}" for c in CASES]
     lines += [f"variant  {name:14} {lay.order} order, {form.name}" for name, lay, form in variants()]
     return [*lines, *(f"variant  {name}" for name in FLIP), "bar      l1.dpl"]
-
-
-def measure(bench: Any, args: argparse.Namespace) -> Iterator[list[Row]]:
-    """Rows of one case after the other, on the GPU."""
-    from probes import l1_measure
-
-    yield from l1_measure.measure(bench, args)
-
-
-def predict(facts: Any, args: argparse.Namespace) -> Iterator[list[Row]]:
-    """Rows of one case after the other, for a device profile; nothing is run."""
-    from probes import l1_report
-
-    yield from l1_report.predict(facts, args)
-
-
-def judge(rows: list[Row], seed: int) -> list[Row]:
-    """Verdict rows out of measured rows: per case and per model, each backend."""
-    from probes import l1_report
-
-    return l1_report.judge(rows, seed)
-
-
-def sections(rows: list[Row], markdown: bool) -> list[str]:
-    """The report's extra blocks: ledger, model sums and the fold into a decode step."""
-    from probes import l1_report
-
-    return l1_report.sections(rows, markdown)
-
-
-def readme(rows: list[Row]) -> str:
-    """The README's block for this probe."""
-    from probes import l1_report
-
-    return l1_report.readme(rows)
 
 
 def digest() -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from probes import l1
 from probes.bench import BACKENDS, Bench, Spec, bits, cap_smem, read_config, resource_row, seeded_rows
-from probes.core import checksum, layouts, q6k, q8, trace
+from probes.core import checksum, packing, q6k, q8, trace
 from probes.core.layouts import LAYOUTS, Layout
 from probes.core.rows import Row
 from probes.core.types import Backend, Unavailable
@@ -58,7 +58,7 @@ def _weights(
     x8 = q8.random_x8(shape.id, seed + 1)
     rows = seeded_rows(shape.od, seed)
     want = bits(q6k.reference(raw, x8, rows))
-    packed = {lay.name: layouts.pack(raw, lay) for lay in needed}
+    packed = {lay.name: packing.pack(raw, lay) for lay in needed}
     free, _ = bench.gpu.free_bytes()
     most = max(p.nbytes for p in packed.values())
     copies = timing.rotation(most, bench.gpu.facts.l2_bytes, free // max(1, len(needed)) * 4)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from probes import l1
-from probes.core import layouts, models, q6k, q8, recorded, report, stats, trace, verdict
+from probes.core import layouts, models, packing, q6k, q8, recorded, report, stats, trace, verdict
 from probes.core import predict as roofline
 from probes.core.device import DeviceFacts
 from probes.core.layouts import LAYOUTS
@@ -50,7 +50,7 @@ def _show_layouts() -> None:
     raw, x8 = q6k.random_raw(shape, 1), q8.random_x8(shape.id, 2)
     want = q6k.reference(raw, x8)
     for lay in LAYOUTS:
-        back = layouts.unpack(layouts.pack(raw, lay), lay, shape.nbe)
+        back = packing.unpack(packing.pack(raw, lay), lay, shape.nbe)
         bad = np.flatnonzero(q6k.reference(back, x8).view(np.uint32) != want.view(np.uint32))
         if bad.size or not np.array_equal(back, raw):
             raise WrongResult(

@@ -28,7 +28,7 @@ def block(name: str, path: Path) -> str:
     head, rows = store.read_json(path)
     mark = stale_mark(head)
     lines = [f"**{mark}**\n"] if mark else []
-    return "\n".join([*lines, cli.probe(name).readme(rows), "", report.first_line(head)])
+    return "\n".join([*lines, cli.part(name, "report").readme(rows), "", report.first_line(head)])
 
 
 def filled(text: str, folder: Path) -> str:

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Literal
 from probes.core.types import BadInput, Shape
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    pass
 
 Order = Literal["gguf", "group"]
 """`gguf`: two units share each ql byte, four each qh byte. `group`: each unit owns its bytes."""
@@ -131,22 +130,6 @@ def check_stride(lay: Layout, nbe: int, stride: int) -> None:
     for (_, last), (first, _) in pairwise(spans):
         if first < last:
             raise BadInput(f"layout {lay.name}: pieces overlap at byte {first}")
-
-
-def pack(
-    raw: NDArray[np.uint8], lay: Layout, out: NDArray[np.uint8] | None = None, threads: int | None = None
-) -> NDArray[np.uint8]:
-    """Weights in GGUF order u8[od, nbe * 210] to `lay`, u8[od, stride]: see `packing.pack`."""
-    from probes.core import packing
-
-    return packing.pack(raw, lay, out, threads)
-
-
-def unpack(packed: NDArray[np.uint8], lay: Layout, nbe: int, threads: int | None = None) -> NDArray[np.uint8]:
-    """The inverse of `pack`: see `packing.unpack`."""
-    from probes.core import packing
-
-    return packing.unpack(packed, lay, nbe, threads)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pytest
 
 from probes import l1
 from probes.bench import BACKENDS, bits, cap_smem
-from probes.core import checksum, layouts, q6k, q8
+from probes.core import checksum, layouts, packing, q6k, q8
 from probes.core.layouts import LAYOUTS, Layout
 from probes.core.occupancy import occupancy
 from probes.core.types import BadInput, LaunchConfig, Shape, Unavailable, WrongResult
@@ -69,7 +69,7 @@ def test_every_layout_and_form_equals_the_oracle(
         for name, lay, form in l1.variants():
             if form.refuses(shape):
                 continue
-            packed = layouts.pack(raw, lay)
+            packed = packing.pack(raw, lay)
             expected = checksum.stream_sums(packed, lay, shape.nbe, x8) if form.name == "stream" else want
             got = run(bench, mine[f"l1_{name}"], packed, x8, shape)
             np.testing.assert_array_equal(got, expected, err_msg=f"{backend} {name} {shape} seed {seed}")
@@ -79,7 +79,7 @@ def test_every_layout_and_form_equals_the_oracle(
 def test_pf_past_its_range_would_drop_units_and_is_refused(bench: Any, kernels: Any, backend: str) -> None:
     shape, lay = Shape(4, 18944), layouts.layout("padded")
     raw, x8 = q6k.random_raw(shape, 3), q8.random_x8(shape.id, 4)
-    packed = layouts.pack(raw, lay)
+    packed = packing.pack(raw, lay)
     got = run(bench, of(kernels, backend)["l1_padded_pf"], packed, x8, shape)
     assert (got != bits(q6k.reference(raw, x8))).all()
     first_512 = Shape(4, 16384)
@@ -112,7 +112,7 @@ def arm_of(bench: Any, kernel: Any, stack: ExitStack, spoil: bool = False) -> An
 
     shape, lay = Shape(64, 1024), layouts.layout("padded")
     raw, x8 = q6k.random_raw(shape, 5), q8.random_x8(shape.id, 6)
-    packed, want = layouts.pack(raw, lay), bits(q6k.reference(raw, x8)).copy()
+    packed, want = packing.pack(raw, lay), bits(q6k.reference(raw, x8)).copy()
     if spoil:
         want[17] ^= 1
     w, x = stack.enter_context(Buffer.of(packed, 5)), stack.enter_context(Buffer.of(x8))
@@ -200,7 +200,7 @@ def test_a_fifth_layout_runs_with_one_row(bench: Any) -> None:
     )
     shape, arch = Shape(37, 2560), bench.gpu.facts.arch
     raw, x8 = q6k.random_raw(shape, 8), q8.random_x8(shape.id, 9)
-    packed, want = layouts.pack(raw, mirror), bits(q6k.reference(raw, x8))
+    packed, want = packing.pack(raw, mirror), bits(q6k.reference(raw, x8))
     name, table = "l1_mirror_loop", (*LAYOUTS, mirror)
     try:
         both = [build.binaries("l1.cu", [name], arch, layouts=table)[name]]

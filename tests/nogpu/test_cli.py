@@ -161,13 +161,13 @@ def test_ctrl_c_keeps_the_finished_rows(tmp_path: Path) -> None:
     """Stopped after its second case: both are in the file, which says that it is not complete."""
     code = (
         "import sys, time\n"
-        "from probes import l1\n"
-        "plain = l1.predict\n"
+        "from probes import l1_report\n"
+        "plain = l1_report.predict\n"
         "def slow(facts, args):\n"
         "    for k, rows in enumerate(plain(facts, args)):\n"
         "        if k == 2: print('READY', flush=True); time.sleep(30)\n"
         "        yield rows\n"
-        "l1.predict = slow\n"
+        "l1_report.predict = slow\n"
         "from probes import cli; sys.exit(cli.main('l1', ['--mode', 'predict', '--json', 'p.json']))\n"
     )
     child = subprocess.Popen(

@@ -103,7 +103,7 @@ def arguments(*argv: str) -> object:
 
 
 def test_predicted_rows_are_marked_so_and_hold_no_verdict() -> None:
-    for rows in l1.predict(device.load("h200"), arguments("--case", "ffn_down_14b")):
+    for rows in l1_report.predict(device.load("h200"), arguments("--case", "ffn_down_14b")):
         assert {r.source for r in rows} == {"predicted", "recorded"}
         assert not [r for r in rows if r.verdict or r.samples_s or r.bitwise]
         by = {(r.variant, r.backend): r for r in rows if r.source == "predicted"}
@@ -142,7 +142,8 @@ def measured(dpl: float, cases: tuple[l1.Case, ...] = l1.CASES[:3], hot: bool = 
                 Row(
                     probe="l1", case=case.id, variant=variant, backend="cu", source="measured", device="test",
                     shape=[case.shape.od, case.shape.id], time_s=mean, samples_s=samples(rng, mean),
-                    windows=14, processes=1, counts=dict(case.counts), notes=["hot: little memory"] if hot else [],
+                    windows=14, processes=1, counts=dict(case.counts),
+                    notes=["hot: little memory"] if hot else [],
                 )
             )  # fmt: skip
     return rows
@@ -152,7 +153,7 @@ def measured(dpl: float, cases: tuple[l1.Case, ...] = l1.CASES[:3], hot: bool = 
     ("dpl", "want"), [(0.83, "GO"), (0.999, "NO-GO"), (1.05, "NO-GO"), (0.984, "INCONCLUSIVE")]
 )
 def test_verdicts_out_of_samples(dpl: float, want: str) -> None:
-    judged = {r.case: r for r in l1.judge(measured(dpl), 0) if r.variant == "dpl"}
+    judged = {r.case: r for r in l1_report.judge(measured(dpl), 0) if r.variant == "dpl"}
     assert list(judged) == ["ffn_down_14b", "lm_head_14b", "attn_v_14b", "model_14b"]
     model = judged["model_14b"]
     assert model.verdict == want
@@ -162,8 +163,8 @@ def test_verdicts_out_of_samples(dpl: float, want: str) -> None:
 
 
 def test_a_model_is_judged_only_whole_and_only_cold() -> None:
-    assert not [r for r in l1.judge(measured(0.8, l1.CASES[:2]), 0) if r.case.startswith("model_")]
-    assert {r.verdict for r in l1.judge(measured(0.8, hot=True), 0)} == {"INCONCLUSIVE"}
+    assert not [r for r in l1_report.judge(measured(0.8, l1.CASES[:2]), 0) if r.case.startswith("model_")]
+    assert {r.verdict for r in l1_report.judge(measured(0.8, hot=True), 0)} == {"INCONCLUSIVE"}
 
 
 def test_replay_gives_the_files_verdicts_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,7 +174,7 @@ def test_replay_gives_the_files_verdicts_again(tmp_path: Path, capsys: pytest.Ca
     head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
     rows = measured(0.83)
     path = tmp_path / "l1.json"
-    store.write_json(path, head, [*rows, *l1.judge(rows, 0)])
+    store.write_json(path, head, [*rows, *l1_report.judge(rows, 0)])
     assert main.main(["replay", str(path)]) == 0
     out = capsys.readouterr().out
     assert "model_14b" in out and "was" not in out.split("Verdicts")[1]

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.core import layouts, packing, q6k, regroup
-from probes.core.layouts import LAYOUTS, Layout, Piece, check_stride, ledger, pack, unpack
+from probes.core.layouts import LAYOUTS, Layout, Piece, check_stride, ledger
+from probes.core.packing import pack, unpack
 from probes.core.types import BadInput, Shape
 
 MADE_UP = Layout(

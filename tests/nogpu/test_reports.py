@@ -36,7 +36,7 @@ def test_a_report_is_of_the_kernels_as_they_are_or_says_that_it_is_stale(path: P
 def test_verdicts_replay_from_the_samples(path: Path) -> None:
     head, rows = store.read_json(path)
     kept = {r.id: (r.verdict, r.ratio_to_baseline, r.noise_floor) for r in rows if r.verdict}
-    again = cli.probe(path.stem).judge([r for r in rows if not r.verdict], head.seed)
+    again = cli.part(path.stem, "report").judge([r for r in rows if not r.verdict], head.seed)
     assert {r.id: (r.verdict, r.ratio_to_baseline, r.noise_floor) for r in again} == kept
     assert kept
 
