@@ -4,7 +4,9 @@ common.cuh   exact float32 steps, integer dots, wide loads; all __host__ __devic
 q6k.cuh      one q6_K unit in any layout
 q4k.cuh      one q4_K chunk
 swiglu.cuh   the fixed exp sequence and SwiGLU
+q8.cuh       quantising to pad40
 l1.cu        the L1 kernels          harness.cu  read ceiling, clock, empty launch
+l3.cu        the L3 kernels
 host.cpp     the same headers built by the host compiler, for tests without a GPU
 build.py     nvcc and the host compiler -> out/build/<hash>/, ctypes loading
 """

@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from probes.core import chains, decode
 from probes.core.bounds import MIN_BLOCKS
 from probes.core.cache import build_dir, cached, ptxas_resources
 from probes.core.layouts import LAYOUTS, Layout
@@ -50,7 +51,7 @@ def layouts_header(layouts: Iterable[Layout] = LAYOUTS) -> str:
 def constants_header() -> str:
     """The constants both languages share, for C++: the fixed exp's as exact hex floats, launch bounds."""
     lines = [
-        "// Generated from probes/core/swiglu.py and bounds.py.",
+        "// Generated from probes/core: swiglu.py, bounds.py, decode.py and chains.py.",
         "#pragma once",
         "#include <cstdint>",
         "namespace probes {",
@@ -63,6 +64,8 @@ def constants_header() -> str:
         )
         lines.append(f"constexpr {kind};")
     lines += [f"constexpr int kMinBlocks_{form} = {blocks};" for form, blocks in MIN_BLOCKS.items()]
+    lines += [f"constexpr int kDecode_{name} = {v};" for name, v in decode.CONSTANTS._asdict().items()]
+    lines += [f"constexpr uint32_t kChain_{name} = {v}u;" for name, v in chains.CONSTANTS._asdict().items()]
     return "\n".join([*lines, "}  // namespace probes"]) + "\n"
 
 
@@ -170,13 +173,18 @@ def host_library(layouts: tuple[Layout, ...] = LAYOUTS) -> ctypes.CDLL:
 
 
 def binaries(
-    source: str, names: Iterable[str], arch: str, min_blocks: int = 0, progress: Progress | None = None
+    source: str,
+    names: Iterable[str],
+    arch: str,
+    min_blocks: int = 0,
+    progress: Progress | None = None,
+    layouts: tuple[Layout, ...] = LAYOUTS,
 ) -> dict[str, Binary]:
     """Kernels of `source` by name, as CUkernel handles. A CUDA context must be current.
 
     Raises Unavailable where the library cannot be built or loaded, or a kernel is not in it.
     """
-    path = library(source, arch, min_blocks, progress=progress)
+    path = library(source, arch, min_blocks, layouts, progress)
     try:
         lib = ctypes.CDLL(str(path.resolve()))
     except OSError as error:

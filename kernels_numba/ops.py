@@ -123,6 +123,7 @@ def gpu_ops() -> SimpleNamespace:
         add=libdevice.fadd_rn,
         sub=libdevice.fsub_rn,
         divide=libdevice.fdiv_rn,
+        square_root=libdevice.fsqrt_rn,
         dp4a=_asm(
             intrinsic,
             types.int32(types.uint32, types.uint32, types.int32),
@@ -135,6 +136,13 @@ def gpu_ops() -> SimpleNamespace:
             "{ .reg .b16 h, z; mov.b32 {h, z}, $1; cvt.f32.f16 $0, h; }",
             "=f,r",
         ),
+        half_of_float=_asm(
+            intrinsic,
+            types.uint32(types.float32),
+            "{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.u32.u16 $0, h; }",
+            "=r,f",
+        ),
+        round_to_int=libdevice.float2int_rn,
         globaltimer=_asm(
             intrinsic, types.uint64(), "mov.u64 $0, %globaltimer;", "=l,~{memory}", side_effect=True
         ),
@@ -169,6 +177,10 @@ def cpu_ops() -> SimpleNamespace:
         return float32(float32(a) / float32(b))
 
     @njit
+    def square_root(x):  # type: ignore[no-untyped-def]  # as above, for x >= 0
+        return float32(np.sqrt(float32(x)))
+
+    @njit
     def dp4a(a, b, c):  # type: ignore[no-untyped-def]  # uint32, uint32, int32 -> int32
         total = int64(c)
         for k in range(4):
@@ -191,6 +203,35 @@ def cpu_ops() -> SimpleNamespace:
         tiny = float32(float32(mantissa) * float32(2.0**-24))
         return float_of_bits(uint32(sign | bits_of_float(tiny)))
 
+    @njit
+    def half_of_float(f):  # type: ignore[no-untyped-def]  # float32 -> uint32 with f16 bits, ties to even
+        bits = uint32(bits_of_float(float32(f)))
+        sign = uint32((bits >> uint32(16)) & uint32(0x8000))
+        size = uint32(bits & uint32(0x7FFFFFFF))
+        if size > uint32(0x7F800000):
+            return uint32(sign | uint32(0x7FFF))
+        if size >= uint32(0x477FF000):  # 65520 rounds up to infinity
+            return uint32(sign | uint32(0x7C00))
+        exponent = int32(size >> uint32(23))
+        shift = uint32(13) if exponent > 112 else uint32(126 - exponent)
+        if shift > uint32(25):  # below half of the smallest subnormal
+            return sign
+        if exponent > 112:
+            whole = uint32(size - uint32(0x38000000))
+        else:
+            whole = uint32((size & uint32(0x7FFFFF)) | uint32(0x800000))
+        kept = uint32(whole >> shift)
+        half = uint32(uint32(1) << uint32(shift - uint32(1)))
+        rest = uint32(whole & uint32((uint32(1) << shift) - uint32(1)))
+        if rest > half or (rest == half and (kept & uint32(1)) == uint32(1)):
+            kept = uint32(kept + uint32(1))
+        return uint32(sign | kept)
+
+    @njit
+    def round_to_int(x):  # type: ignore[no-untyped-def]  # float32 -> int32, ties to even
+        return int32(np.rint(float32(x)))
+
     return SimpleNamespace(
-        jit=njit, mul=mul, add=add, sub=sub, divide=divide, dp4a=dp4a, float_of_half=float_of_half, **memory
-    )
+        jit=njit, mul=mul, add=add, sub=sub, divide=divide, square_root=square_root, dp4a=dp4a,
+        float_of_half=float_of_half, half_of_float=half_of_float, round_to_int=round_to_int, **memory,
+    )  # fmt: skip

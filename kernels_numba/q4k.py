@@ -1,7 +1,7 @@
 """One q4_K chunk (64 values, two sub-blocks): its loads, and its term of the reference order.
 
-`functions(ops)` compiles the same source for the GPU (`gpu_ops()`) or the CPU (`cpu_ops()`). A chunk
-travels as (head words, 8 words of nibbles, 20 words of two pad40 units).
+`functions(ops)` compiles the same source for the GPU (`gpu_ops()`) or the CPU (`cpu_ops()`). Its weights
+travel as (head words, 8 words of nibbles), its activations as 20 words of two pad40 units.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ BLOCK = 144
 
 
 def functions(ops: SimpleNamespace) -> SimpleNamespace:
-    """load(row, x8, unit) -> chunk; term(chunk, unit) -> float32."""
+    """weights(row, unit); activations(x8, unit); term(weights, activations, unit) -> float32."""
     jit, load16, dp4a = ops.jit, ops.load16, ops.dp4a
     mul, add, sub, float_of_half = ops.mul, ops.add, ops.sub, ops.float_of_half
 
     @jit
-    def load(row, x8, unit):  # type: ignore[no-untyped-def]  # see the module's docstring
+    def weights(row, unit):  # type: ignore[no-untyped-def]  # see the module's docstring
         block = int64(int32((unit >> 2) * BLOCK))
         qs = int64(int32(block + 16 + 32 * (unit & 3)))
+        return load16(row, block), load16(row, qs), load16(row, qs + 16)
+
+    @jit
+    def activations(x8, unit):  # type: ignore[no-untyped-def]  # as above
         act = int64(int32(unit * 80))  # always a multiple of 16
-        head = load16(row, block)
-        low, high = load16(row, qs), load16(row, qs + 16)
         a, b, c = load16(x8, act), load16(x8, act + 16), load16(x8, act + 32)
         d, e = load16(x8, act + 48), load16(x8, act + 64)
-        return head, low, high, a, b, c, d, e
+        return a, b, c, d, e
 
     @jit
     def sixbit(own, nibbles, chunk):  # type: ignore[no-untyped-def]  # the chunk's two, in the low two bytes
@@ -54,8 +56,9 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
         return sub(mul(mul(scale, d), float32(dot)), mul(mul(minimum, dmin), float32(int32(total))))
 
     @jit
-    def term(v, unit):  # type: ignore[no-untyped-def]  # -> float32
-        head, p, q, a, b, c, d, e = v
+    def term(v, x, unit):  # type: ignore[no-untyped-def]  # -> float32
+        head, p, q = v
+        a, b, c, d, e = x
         chunk = int32(unit & 3)
         dot_a, dot_b = int32(0), int32(0)
         dot_a = dp4a(low_nibbles(p[0]), a[1], dot_a)
@@ -86,4 +89,4 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
         d8b = float_of_half(uint32(c[2] & uint32(0xFFFF)))
         return add(mul(d8a, first), mul(d8b, second))
 
-    return SimpleNamespace(load=load, term=term)
+    return SimpleNamespace(weights=weights, activations=activations, term=term)

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from probes.core.provenance import Head
     from probes.core.rows import Row
 
-PROBES: dict[str, str] = {"l1": "does the dense split-plane q6_K layout win?"}
+PROBES: dict[str, str] = {
+    "l1": "does the dense split-plane q6_K layout win?",
+    "l2": "does programmatic dependent launch pay in a CUDA graph?",
+    "l3": "does fusing gate + up + SwiGLU + quantise pay, or do the waves eat it?",
+}
 """Every probe: its module under `probes`, and its question."""
 
 WINDOWS, QUICK_WINDOWS = 20, 10
@@ -34,7 +38,10 @@ def probe(name: str) -> ModuleType:
 
 
 def part(name: str, piece: str) -> ModuleType:
-    """A probe's part: `measure` (with `measure`), or `report` (`predict`, `judge`, `sections`, `readme`)."""
+    """A probe's part: `measure` (with `measure`), or `report`.
+
+    A report part has `predict`, `judge`, `sections`, `readme`, and perhaps `plots`.
+    """
     return importlib.import_module(f"probes.{name}_{piece}")
 
 
@@ -176,8 +183,9 @@ def run(name: str, args: argparse.Namespace) -> Run:
         for rows in steps:
             file.add(*rows)
             done.rows = file.rows
-            if not args.quiet and not args.once:
-                print(report.case_table(rows), end="\n\n", flush=True)
+            shown = [r for r in rows if not r.case.startswith(report.SWEEP)]
+            if shown and not args.quiet and not args.once:
+                print(report.case_table(shown), end="\n\n", flush=True)
         if mode == "measure" and not args.once:
             if args.counters:
                 from probes import profiling
@@ -188,14 +196,12 @@ def run(name: str, args: argparse.Namespace) -> Run:
             head.neighbours += [n for n in live.neighbours(args.device) if n not in head.neighbours]
     done.rows = file.rows
     if not args.once:
-        markdown = report.document(
-            f"{name.upper()}: {PROBES[name]}",
-            head,
-            done.rows,
-            True,
-            part(name, "report").sections(done.rows, True),
-        )
-        store.write_text(md_path(name, args, facts.slug), markdown)
+        path, pieces = md_path(name, args, facts.slug), part(name, "report")
+        extra = pieces.sections(done.rows, True)
+        if hasattr(pieces, "plots"):  # drawn beside the report, which shows them
+            extra += pieces.plots(done.rows, path)
+        title = f"{name.upper()}: {PROBES[name]}"
+        store.write_text(path, report.document(title, head, done.rows, True, extra))
     return done
 
 
@@ -210,9 +216,9 @@ def json_path(name: str, args: argparse.Namespace, device: str) -> Path:
     """Where the rows go: --json, the committed report with --record, else the runs folder."""
     if args.json:
         return Path(args.json)
-    if args.record:
-        return Path("out") / device / f"{name}.json"
-    return Path(args.out) / f"{name}.json"
+    module = probe(name)
+    file = module.stem(args) if hasattr(module, "stem") else name  # a probe may tell its runs apart
+    return (Path("out") / device if args.record else Path(args.out)) / f"{file}.json"
 
 
 def md_path(name: str, args: argparse.Namespace, device: str) -> Path:

@@ -39,6 +39,8 @@ def child_argv(args: argparse.Namespace, out: Path) -> list[str]:
     ):
         for value in values or ():
             argv += [flag, value]
+    own = getattr(args, "child_flags", None)  # what only this probe's parser knows
+    argv += own(args) if own else []
     return [*argv, *(["--quick"] if args.quick else [])]
 
 
@@ -59,11 +61,11 @@ def pooled(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> 
                 raise Unavailable(f"process {k + 1} stopped with exit code {child.returncode}: {last}")
             _, rows = store.read_json(out)
             runs.append([r for r in rows if not r.verdict])
-    cases = list(dict.fromkeys(r.case for r in runs[0]))
+    cases = list(dict.fromkeys(r.group for r in runs[0]))
     joined = [join(list(rows)) for rows in zip(*runs, strict=True)]
     _ratios(joined, args.seed)
     for case in cases:
-        yield [r for r in joined if r.case == case]
+        yield [r for r in joined if r.group == case]
 
 
 def join(rows: list[Row]) -> Row:
@@ -92,7 +94,7 @@ def _ratios(rows: list[Row], seed: int) -> None:
     for row in rows:
         if not row.samples_s or row.time_s is None:
             continue
-        peers = [r for r in rows if r.case == row.case and r.samples_s]
+        peers = [r for r in rows if r.group == row.group and r.samples_s]
         ceiling = max((r.content_gbps or 0.0 for r in peers if r.variant == "read_large"), default=0.0)
         if ceiling and row.content_gbps:
             row.read_ceiling_gbps, row.fraction_of_ceiling = ceiling, row.content_gbps / ceiling

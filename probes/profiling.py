@@ -38,10 +38,10 @@ def attach(name: str, args: argparse.Namespace, rows: Sequence[Row], tell: Calla
 
 def explain(name: str, arch: str, args: argparse.Namespace, rows: Sequence[Row]) -> None:
     """Say in its row why a Numba twin is slower; a note on the first row where no disassembler is found."""
-    from probes import sass
+    from probes import twins
 
     try:
-        sass.explain(name, arch, rows, args.blocks_per_sm or 0)
+        twins.explain(name, arch, rows, args.blocks_per_sm or 0)
     except Unavailable as error:
         rows[0].notes.append(str(error))
 
@@ -55,4 +55,10 @@ def _count(name: str, args: argparse.Namespace, backend: str) -> dict[str, count
         _, order = store.read_json(out)
     if len(launches) != len(order):
         raise Unavailable(f"the profiler saw {len(launches)} launches where {len(order)} were made")
-    return {row.id: seen for row, seen in zip(order, launches, strict=True)}
+    found: dict[str, counters.Counted] = {}
+    for row, seen in zip(order, launches, strict=True):  # a step of several kernels has a row for each
+        before = found.get(row.id, counters.Counted(seen.kernel, 0, 0.0))
+        found[row.id] = counters.Counted(
+            before.kernel, before.dram_bytes_read + seen.dram_bytes_read, before.time_s + seen.time_s
+        )
+    return found

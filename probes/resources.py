@@ -7,6 +7,7 @@ target, with the digest of the sources they came from. Needs nvcc and the Numba 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 ARCHS = ("sm_90", "sm_121")
@@ -38,6 +39,9 @@ def collect() -> str:
     for name in cli.PROBES:
         for arch in ARCHS:
             rows += build.offline(f"{name}.cu", arch) + numba_compile.offline(name, arch)
+            for n in getattr(cli.probe(name), "BOUNDS_RECORDED", ()):
+                held = build.offline(f"{name}.cu", arch, n) + numba_compile.offline(name, arch, n)
+                rows += [replace(r, name=f"{r.name}@{n}") for r in held]
         for backend in ("cu", "numba"):
             digests[f"{name}.{backend}"] = sources.digest(name, backend=backend)
     nvcc = build.compiler_version()

@@ -1,29 +1,29 @@
-"""Why does one twin take longer than the other? Their machine code, counted instruction by instruction.
+"""Which instructions a compiled kernel holds, in order, by cuobjdump: the proof that a wait is really there.
 
-cuobjdump reads the C++ library and the Numba cubin alike. Counts are static: what stands in the kernel, not
-what was executed; both twins run the same paths, so a difference here is a difference there.
+On sm_90 and later `griddepcontrol.wait` is ACQBULK, `griddepcontrol.launch_dependents` PREEXIT, an L2 bulk
+prefetch UBLKPF, a load from global memory LDG. Listings are cached beside the build, by their binary's hash.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-from probes.core.rows import Row
-from probes.core.types import Unavailable
+from probes.core.cache import cached
+from probes.core.types import Backend, Unavailable
 
-SLOWER = 1.05
-"""A Numba twin beyond this many times its C++ twin's time is explained in its row."""
+WAIT, TRIGGER, PREFETCH, LOAD = "ACQBULK", "PREEXIT", "UBLKPF", "LDG"
 
-_OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)")
+_FUNCTION = re.compile(r"^\s*Function : (\w+)", re.MULTILINE)
+_LINE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
 
 
 def find_cuobjdump() -> str:
-    """cuobjdump on PATH, else the one that the cu13 extra installed. Raises Unavailable."""
+    """The cuobjdump on PATH, or the one that the cu13 extra installed. Raises Unavailable."""
     found = shutil.which("cuobjdump")
     if not found:
         try:
@@ -33,51 +33,58 @@ def find_cuobjdump() -> str:
         else:
             found = find_nvidia_binary_utility("cuobjdump")
     if not found:
-        raise Unavailable(
-            "no cuobjdump on PATH and none from pip: install a CUDA toolkit, or: pip install '.[cu13]'"
-        )
+        raise Unavailable("no cuobjdump on PATH and none from pip: install a CUDA toolkit, or the cu13 extra")
     return str(found)
 
 
-def functions(path: Path) -> dict[str, str]:
-    """The disassembly of every kernel in a library or cubin, by name. Raises Unavailable."""
-    run = subprocess.run([find_cuobjdump(), "-sass", str(path)], capture_output=True, text=True)
-    if run.returncode:
-        raise Unavailable(f"cuobjdump cannot read {path.name}: {run.stderr.strip() or run.stdout.strip()}")
-    parts = re.split(r"^\s*Function : (\w+)$", run.stdout, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+def parse(text: str) -> dict[str, list[str]]:
+    """Kernel -> opcodes in order, out of `cuobjdump -sass` text."""
+    parts = _FUNCTION.split(text)[1:]
+    return {name: _LINE.findall(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def opcodes(text: str) -> Counter[str]:
-    """How often each opcode stands in a kernel's disassembly; padding NOPs are left out."""
-    found = Counter(_OPCODE.findall(text))
-    del found["NOP"]
+def opcodes(binary: Path) -> dict[str, list[str]]:
+    """Kernel -> opcodes in order of a library or cubin. Raises Unavailable."""
+    program = find_cuobjdump()
+
+    def make(scratch: Path) -> None:
+        run = subprocess.run([program, "-sass", str(binary)], capture_output=True, text=True)
+        if run.returncode:
+            raise Unavailable(f"cuobjdump failed on {binary.name}: {run.stderr.strip()[:200]}")
+        (scratch / "sass.json").write_text(json.dumps(parse(run.stdout)))
+
+    path = cached(["sass", binary.read_bytes()], "sass.json", make)
+    found: dict[str, list[str]] = json.loads(path.read_text())
     return found
 
 
-def difference(cu: Counter[str], numba: Counter[str], most: int = 4) -> str:
-    """Such as `193 instructions against 174 (LDS 8/2, MOV 7/1)`: Numba's first."""
-    apart = sorted(set(cu) | set(numba), key=lambda op: -abs(numba[op] - cu[op]))
-    named = [f"{op} {numba[op]}/{cu[op]}" for op in apart[:most] if numba[op] != cu[op]]
-    return f"{numba.total()} instructions against {cu.total()}" + (f" ({', '.join(named)})" if named else "")
-
-
-def explain(probe: str, arch: str, rows: Sequence[Row], min_blocks: int = 0) -> None:
-    """A note on every Numba row that takes more than SLOWER times its C++ twin. Raises Unavailable."""
+def names(probe: str, arch: str, min_blocks: int = 0) -> set[str]:
+    """The kernels that a probe's C++ library holds. Raises Unavailable."""
     from kernels_cu import build
+
+    return set(opcodes(build.library(f"{probe}.cu", arch, min_blocks)))
+
+
+def kernels(
+    probe: str, names: Iterable[str], backend: Backend, arch: str, min_blocks: int = 0
+) -> dict[str, list[str]]:
+    """Opcodes of a probe's named kernels, compiled where the cache lacks them. Raises Unavailable."""
+    if backend == "cu":
+        from kernels_cu import build
+
+        every = opcodes(build.library(f"{probe}.cu", arch, min_blocks))
+        return {n: every[n] for n in names}
     from kernels_numba import compile as numba_compile
 
-    cu_rows = {(r.case, r.variant): r for r in rows if r.backend == "cu" and r.time_s}
-    library: dict[str, str] = {}
-    for row in rows:
-        twin = cu_rows.get((row.case, row.variant))
-        if row.backend != "numba" or not row.time_s or not twin or not twin.time_s:
-            continue
-        ratio = row.time_s / twin.time_s
-        library = library or functions(build.library(f"{probe}.cu", arch, min_blocks))
-        name = f"{probe}_{row.variant}"
-        if ratio <= SLOWER or name not in library:
-            continue
-        path = numba_compile.compiled(probe, [name], arch, min_blocks)[name]
-        told = difference(opcodes(library[name]), opcodes(functions(path)[name]))
-        row.notes.append(f"{ratio:.2f} x its C++ twin: {told}")
+    made = numba_compile.compiled(probe, names, arch, min_blocks)
+    return {n: opcodes(p)[n] for n, p in made.items()}
+
+
+def first(ops: list[str], word: str) -> int:
+    """Place of the first opcode that starts with `word`, -1 where there is none."""
+    return next((k for k, op in enumerate(ops) if op.startswith(word)), -1)
+
+
+def count(ops: list[str], word: str) -> int:
+    """How many opcodes start with `word`."""
+    return sum(op.startswith(word) for op in ops)

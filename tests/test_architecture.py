@@ -1,7 +1,8 @@
 """The house stands as the README draws it: read from the source, not from what happens to be imported.
 
 Floors: probes.core < probes.gpu, kernels_numba, kernels_cu < probes.cli and other modules of probes <
-probes.l1, l2, l3 < probes.__main__. Imports point down only.
+probes.l1, l2, l3 <
+probes.selfcheck < probes.__main__. Imports point down only.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ def floor(name: str) -> int:
     if within(name, *HOUSES):
         return 1
     if within(name, "probes.__main__"):
+        return 5
+    if within(name, "probes.selfcheck"):
         return 4
     return 3 if PROBE.match(name) else 2
 

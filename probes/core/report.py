@@ -146,6 +146,7 @@ CASE_COLUMNS: tuple[Column, ...] = (
     Column("regs", _number(lambda r: r.registers)),
     Column("spill B", _number(lambda r: r.spill_bytes)),
     Column("blocks/SM (limiter)", _blocks),
+    Column("grid", _number(lambda r: r.grid)),
     Column("waves", _number(lambda r: r.waves, 2)),
     Column("tail", lambda r: format_percent(r.tail_fraction)),
     Column("load balance", _number(lambda r: r.load_balance, 2)),
@@ -158,7 +159,7 @@ CASE_COLUMNS: tuple[Column, ...] = (
 
 VERDICT_COLUMNS: tuple[Column, ...] = (
     Column("probe", lambda r: r.probe, text=True),
-    Column("case", lambda r: r.case, text=True),
+    Column("case", lambda r: r.group, text=True),
     Column("variant", lambda r: r.variant, text=True),
     Column("backend", lambda r: r.backend, text=True),
     Column("ratio [low, high]", lambda r: format_ratio(r.ratio_to_baseline, r.ratio_low, r.ratio_high)),
@@ -167,6 +168,9 @@ VERDICT_COLUMNS: tuple[Column, ...] = (
     Column("recorded", lambda r: "" if r.recorded is None else str(r.recorded), text=True),
     Column("agrees", lambda r: _yes(r.agrees), text=True),
 )
+
+SWEEP = "sweep_"
+"""Cases that begin so are points of a sweep: their probe's own section shows them, not a table each."""
 
 SOURCE_COLUMN = Column("source", lambda r: r.source, text=True)
 
@@ -192,7 +196,7 @@ def case_table(rows: Sequence[Row], markdown: bool = False) -> str:
     # the title speaks for the lines that have a figure: a skipped line was not measured
     told = " and ".join(sources([x for x in rows if not x.skipped])) or "nothing run"
     shape = next((f", {x.shape[0]}x{x.shape[1]}" for x in rows if x.shape and len(x.shape) == 2), "")
-    title = _title(f"{r.case}{shape} on {_devices(rows)}: {told}", markdown)
+    title = _title(f"{r.group}{shape} on {_devices(rows)}: {told}", markdown)
     return f"{title}\n\n{rows_table(rows, CASE_COLUMNS, markdown)}"
 
 
@@ -218,14 +222,14 @@ def document(
     title: str, head: Head, rows: Sequence[Row], markdown: bool = True, extra: Sequence[str] = ()
 ) -> str:
     """A whole report: first line, verdicts, a table per case, `extra` blocks, provenance."""
-    cases = dict.fromkeys(r.case for r in rows)
+    cases = dict.fromkeys(r.group for r in rows if not r.case.startswith(SWEEP))
     parts = [f"# {title}" if markdown else title, first_line(head)]
     if not head.complete:
         parts.append("INCOMPLETE: the run was stopped; finished rows only.")
     parts += [f"NOTE: {line}" for line in (*head.neighbours, *head.notes)]
     if any(r.verdict for r in rows):
         parts.append(verdict_table(rows, markdown))
-    parts += [case_table([r for r in rows if r.case == case], markdown) for case in cases]
+    parts += [case_table([r for r in rows if r.group == case], markdown) for case in cases]
     return "\n\n".join([*parts, *extra, provenance_text(head, rows, markdown)]) + "\n"
 
 

@@ -74,11 +74,18 @@ class Row:
     throttled_samples: list[int] = field(default_factory=list)  # their places in samples_s
     notes: list[str] = field(default_factory=list)
     counts: dict[str, int] | None = None  # how often each model runs this case per decode step
+    grid: int | None = None  # thread blocks of the kernel that `registers` and `waves` speak of
+    kv: int | None = None  # KV length, where a case has several
 
     @property
     def id(self) -> str:
-        """Such as `l1/ffn_down_14b/dpl_loop/cu`."""
-        return f"{self.probe}/{self.case}/{self.variant}/{self.backend}"
+        """Such as `l1/ffn_down_14b/dpl_loop/cu` or `l2/decode13@128/pdl_late/cu`."""
+        return f"{self.probe}/{self.group}/{self.variant}/{self.backend}"
+
+    @property
+    def group(self) -> str:
+        """The case, with its KV length where it has one: rows that were timed together."""
+        return self.case if self.kv is None else f"{self.case}@{self.kv}"
 
     def doubts(self) -> list[str]:
         """What a reader must know before trusting this row's time: each a short phrase."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probes.gpu.driver import call
-from probes.gpu.kernels import Launch
+from probes.gpu.kernels import Launch, Step
 
 
 @dataclass
@@ -17,6 +17,9 @@ class Graph:
     nodes: int
     _exec: Any
     _stream: Any
+    edges: int = 0
+    programmatic: int = 0
+    """Edges of the captured graph, and those of them that programmatic dependent launch made."""
 
     def replay(self) -> None:
         """Enqueue one replay on the stream that the graph was captured from."""
@@ -33,7 +36,7 @@ class Graph:
             self._exec = None
 
 
-def capture(stream: Any, launches: Iterable[Launch]) -> Graph:
+def capture(stream: Any, launches: Iterable[Launch | Step]) -> Graph:
     """Capture the launches in order on `stream`, instantiate and upload the graph."""
     from cuda.bindings import driver
 
@@ -46,7 +49,21 @@ def capture(stream: Any, launches: Iterable[Launch]) -> Graph:
     finally:
         graph = call(driver.cuStreamEndCapture, raw)
     _, nodes = call(driver.cuGraphGetNodes, graph)
+    edges, programmatic = _edges(graph)
     executable = call(driver.cuGraphInstantiate, graph, 0)
     call(driver.cuGraphUpload, executable, raw)
     call(driver.cuGraphDestroy, graph)
-    return Graph(int(nodes), executable, raw)
+    return Graph(int(nodes), executable, raw, edges, programmatic)
+
+
+def _edges(graph: Any) -> tuple[int, int]:
+    """(edges, programmatic ones) of a captured graph."""
+    from cuda.bindings import driver
+
+    *_, count = call(driver.cuGraphGetEdges, graph)
+    if not count:
+        return 0, 0
+    _, _, data, count = call(driver.cuGraphGetEdges, graph, count)
+    wanted = int(driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
+    kinds = [d.type if isinstance(d.type, int) else ord(d.type) for d in data[: int(count)]]
+    return int(count), sum(k == wanted for k in kinds)

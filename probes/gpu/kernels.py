@@ -79,6 +79,28 @@ class Launch:
         )
         launch(stream, config, self.kernel.handle, *self.args)
 
+    @property
+    def nodes(self) -> int:
+        """Nodes that one enqueue adds to a graph."""
+        return 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """Several launches in order that count as one: a pair of kernels, a chain."""
+
+    launches: tuple[Launch, ...]
+
+    def enqueue(self, stream: Any) -> None:
+        """Put all launches into a stream, as `Launch.enqueue`."""
+        for launch in self.launches:
+            launch.enqueue(stream)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that one enqueue adds to a graph."""
+        return len(self.launches)
+
 
 def int32(value: int) -> ctypes.c_int32:
     """A 32-bit integer argument."""

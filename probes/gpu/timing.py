@@ -19,7 +19,7 @@ from probes.core import stats
 from probes.core.types import LaunchConfig, Progress, WrongResult
 from probes.gpu.driver import call
 from probes.gpu.graph import Graph, capture
-from probes.gpu.kernels import Kernel, Launch
+from probes.gpu.kernels import Kernel, Launch, Step
 from probes.gpu.memory import Buffer
 
 F64 = NDArray[np.float64]
@@ -58,22 +58,24 @@ def _words(bits: np.uint32) -> str:
 
 @dataclass
 class Arm:
-    """One thing to time: a launch per weight copy, and the check that must pass before and after."""
+    """One thing to time: a launch (or a step of several) per weight copy, and the checks before and after."""
 
     name: str
-    launches: Sequence[Launch]
+    launches: Sequence[Launch | Step]
     output: Output
     graphs: tuple[Graph, Graph] | None = field(default=None, repr=False)
+    also: tuple[Output, ...] = ()
+    """Further outputs of a launch, checked like the first."""
 
     def build(self, stream: Any) -> None:
         """Check a single launch on a poisoned output, then capture the n- and 2n-node graphs.
 
         The only way to graphs leads past the check, so no time exists that no check stands behind.
         """
-        self.output.buffer.poison()
+        self.poison()
         self.launches[0].enqueue(stream)
-        self.output.check(self.name)
-        n = len(self.launches)
+        self.check(self.name)
+        n = sum(launch.nodes for launch in self.launches)
         once, twice = capture(stream, self.launches), capture(stream, [*self.launches, *self.launches])
         if (once.nodes, twice.nodes) != (n, 2 * n):
             raise RuntimeError(
@@ -84,9 +86,19 @@ class Arm:
     def recheck(self) -> None:
         """Poison, replay once, and check what the last copy gave."""
         assert self.graphs, "build() comes first"
-        self.output.buffer.poison()
+        self.poison()
         self.graphs[0].replay()
-        self.output.check(f"{self.name}, after timing")
+        self.check(f"{self.name}, after timing")
+
+    def poison(self) -> None:
+        """Fill every output with what no kernel writes."""
+        for output in (self.output, *self.also):
+            output.buffer.poison()
+
+    def check(self, what: str) -> None:
+        """Every output to the bit. Raises WrongResult."""
+        for output in (self.output, *self.also):
+            output.check(what)
 
     def close(self) -> None:
         """Give the graphs back."""
@@ -179,6 +191,21 @@ def sample(
     for arm in arms:
         arm.recheck()
     return {arm.name: Samples(times[k], clocks[k]) for k, arm in enumerate(arms)}
+
+
+def replay_s(stream: Any, arm: Arm) -> float:
+    """Seconds per launch of one replay of each graph, by slope: a single sample, for other harnesses."""
+    from cuda.core import EventOptions
+
+    assert arm.graphs, "build() comes first"
+    start, middle, end = (stream.device.create_event(EventOptions(timing_enabled=True)) for _ in range(3))
+    stream.record(start)
+    arm.graphs[0].replay()
+    stream.record(middle)
+    arm.graphs[1].replay()
+    stream.record(end)
+    end.sync()
+    return float((end - middle) - (middle - start)) * 1e-3 / len(arm.launches)
 
 
 def event_loop_s(stream: Any, arm: Arm, rounds: int = 5) -> float:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from probes.core import checksum, layouts, q4k, q6k, q8, swiglu
+from probes.core import checksum, packing, q4k, q6k, q8, swiglu
 from probes.core.layouts import LAYOUTS, Layout, Piece
 from probes.core.types import Shape, Unavailable
 
@@ -73,21 +73,22 @@ def numba_rows(lay: Layout | None) -> Any:
     from kernels_numba.ops import cpu_ops
 
     functions: SimpleNamespace = nq6k.functions(cpu_ops(), lay) if lay else nq4k.functions(cpu_ops())
-    load, term = functions.load, functions.term
+    term = functions.term
     byte, single, word = (
         types.CPointer(types.uint8),
         types.CPointer(types.float32),
         types.CPointer(types.uint32),
     )
     if lay is None:
+        weights, activations = functions.weights, functions.activations
 
         @njit(types.void(byte, byte, single, types.int32))
         def chunks(row, x8, terms, n):
             for u in range(n):
-                carray(terms, n)[u] = term(load(row, x8, int32(u)), int32(u))
+                carray(terms, n)[u] = term(weights(row, int32(u)), activations(x8, int32(u)), int32(u))
 
         return chunks
-    checksum_of = functions.checksum
+    load, checksum_of = functions.load, functions.checksum
 
     @njit(types.void(byte, byte, single, word, types.int32))
     def units(row, x8, terms, sums, nbe):
@@ -153,7 +154,7 @@ def assert_bits(got: NDArray[Any], want: NDArray[Any]) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_q6k_units_of_both_languages_equal_the_oracle(lay: Layout, shape: Shape) -> None:
     raw, x8 = q6k.random_raw(shape, 7), q8.random_x8(shape.id, 8)
-    packed = layouts.pack(raw, lay)
+    packed = packing.pack(raw, lay)
     want, want_sums = q6k.reference(raw, x8), checksum.stream_sums(packed, lay, shape.nbe, x8)
     lib = host((*LAYOUTS, MIRROR))
     for rows in (
@@ -170,7 +171,7 @@ def test_q6k_units_of_both_languages_equal_the_oracle(lay: Layout, shape: Shape)
 def test_q6k_units_on_random_bytes(seed: int, nbe: int, lay: Layout) -> None:
     shape = Shape(2, 256 * nbe)
     raw, x8 = q6k.random_raw(shape, seed), q8.random_x8(shape.id, seed + 1)
-    packed = layouts.pack(raw, lay)
+    packed = packing.pack(raw, lay)
     want = q6k.reference(raw, x8)
     assert_bits(host_q6k(host(), lay, packed, x8, nbe)[0], want)
     assert_bits(numba_q6k(lay, packed, x8, nbe)[0], want)

@@ -12,9 +12,14 @@ from probes.core.types import BadInput, Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = sorted(
-    p for name in cli.PROBES for p in (ROOT / "out").glob(f"*/{name}.json") if p.parent.name != "runs"
+    p for name in cli.PROBES for p in (ROOT / "out").glob(f"*/{name}*.json") if p.parent.name != "runs"
 )
 DEVICE = ROOT / "out" / readme.DEVICE
+
+
+def probe_of(path: Path) -> str:
+    """l3 of l3.json and of l3-48sm.json."""
+    return path.stem.partition("-")[0]
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda p: f"{p.parent.name}/{p.stem}")
@@ -22,7 +27,7 @@ def test_a_report_is_of_the_kernels_as_they_are_or_says_that_it_is_stale(path: P
     head, rows = store.read_json(path)
     assert head.complete and head.mode == "measure"
     assert head.device == path.parent.name
-    if head.kernels_sha256 != cli.probe(path.stem).digest():
+    if head.kernels_sha256 != cli.probe(probe_of(path)).digest():
         assert readme.stale_mark(head), (
             f"{path.name} was measured with other kernels: measure again with --record, "
             "or, only where no GPU is to be had, add a note 'stale: reason' to its head"
@@ -36,7 +41,7 @@ def test_a_report_is_of_the_kernels_as_they_are_or_says_that_it_is_stale(path: P
 def test_verdicts_replay_from_the_samples(path: Path) -> None:
     head, rows = store.read_json(path)
     kept = {r.id: (r.verdict, r.ratio_to_baseline, r.noise_floor) for r in rows if r.verdict}
-    again = cli.part(path.stem, "report").judge([r for r in rows if not r.verdict], head.seed)
+    again = cli.part(probe_of(path), "report").judge([r for r in rows if not r.verdict], head.seed)
     assert {r.id: (r.verdict, r.ratio_to_baseline, r.noise_floor) for r in again} == kept
     assert kept
 

@@ -1,33 +1,43 @@
-"""Counting instructions: the text cuobjdump prints, and real kernels where the tools are there."""
+"""Reading machine code: the text cuobjdump prints, and real kernels where the tools are there."""
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from probes import sass
+from probes import sass, twins
 from probes.core.rows import Row
 from probes.core.types import Unavailable
 
 TEXT = """
+		Function : l1_padded_loop
         /*0000*/                   LDC R1, c[0x0][0x28] ;                /* 0x00000a00ff017b82 */
         /*0010*/              @!P0 LDG.E.128 R4, desc[UR4][R2.64] ;      /* 0x0000000402047981 */
         /*0020*/               @P1 BRA 0x40 ;                            /* 0x0000000000000947 */
         /*0030*/                   LDG.E.64.CONSTANT R8, desc[UR4][R2.64+0x10] ;
         /*0040*/                   NOP;
+		Function : other
+        /*0000*/                   EXIT ;
 """
 
 
-def test_opcodes_are_counted_without_their_modifiers() -> None:
-    assert sass.opcodes(TEXT) == Counter({"LDC": 1, "LDG": 2, "BRA": 1})
+def test_opcodes_come_out_in_order_by_kernel() -> None:
+    found = sass.parse(TEXT)
+    assert found == {
+        "l1_padded_loop": ["LDC", "LDG.E.128", "BRA", "LDG.E.64.CONSTANT", "NOP"],
+        "other": ["EXIT"],
+    }
+    assert twins.tally(found["l1_padded_loop"]) == {"LDC": 1, "LDG": 2, "BRA": 1}
+    assert sass.first(found["l1_padded_loop"], "LDG") == 1
+    assert sass.first(found["other"], "LDG") == -1
 
 
 def test_the_difference_names_what_differs_most() -> None:
-    told = sass.difference(Counter(LDS=2, MOV=1, FADD=15), Counter(LDS=8, MOV=2, FADD=15))
-    assert told == "25 instructions against 18 (LDS 8/2, MOV 2/1)"
-    assert sass.difference(Counter(LDS=2), Counter(LDS=2)) == "2 instructions against 2"
+    cu = ["LDS"] * 2 + ["MOV"] + ["FADD"] * 15
+    numba = ["LDS.128"] * 8 + ["MOV"] * 2 + ["FADD"] * 15 + ["NOP"] * 4
+    assert twins.difference(cu, numba) == "25 instructions against 18 (LDS 8/2, MOV 2/1)"
+    assert twins.difference(["LDS"], ["LDS"]) == "1 instructions against 1"
 
 
 def test_a_slow_twin_is_explained_and_a_quick_one_is_not(
@@ -42,7 +52,7 @@ def test_a_slow_twin_is_explained_and_a_quick_one_is_not(
         )
     ]  # fmt: skip
     try:
-        sass.explain("l1", "sm_90", rows)
+        twins.explain("l1", "sm_90", rows)
     except Unavailable as error:
         pytest.skip(str(error))
     told = {(r.variant, r.backend): r.notes for r in rows if r.notes}

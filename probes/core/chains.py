@@ -1,0 +1,98 @@
+"""The synthetic chains of L2: what 24 dependent launches must return, and what their kernels are made of.
+
+stream   block b XORs the words of its 16 KiB tile, x, and stores (x ^ prev[last - b]) * mix + 1
+compute  thread i holds `words` words i * words + s; half of `iters` steps x * m + c; XOR with prev[last - i];
+         the other steps; their sum
+
+All words are uint32, wrapping. prev is the predecessor's result read backwards, so that the blocks that
+start first need what was written last: a wait that is missing shows.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+U32: TypeAlias = NDArray[np.uint32]
+
+CHAIN = 24
+"""Launches of the synthetic chains, as recorded."""
+
+
+class Constants(NamedTuple):
+    """Compile-time constants that both kernel languages read."""
+
+    tile: int
+    """Bytes of one block's tile."""
+    narrow: int
+    """Words of a thread of `compute`."""
+    wide: int
+    """Words of a thread of `wide`: as many registers more."""
+    mix: int
+    """An odd factor."""
+
+
+CONSTANTS: Final = Constants(tile=16384, narrow=4, wide=48, mix=0x9E3779B1)
+FACTOR, STEP = 1664525, 1013904223
+"""m and c of the compute chain's steps; any odd m keeps every word different."""
+
+
+def start(words: int, seed: int) -> U32:
+    """What the first launch of a chain reads in its predecessor's place."""
+    return np.random.default_rng(seed).integers(0, 2**32, words, dtype=np.uint64).astype(np.uint32)
+
+
+def stream(tiles: U32, prev: U32, launches: int = CHAIN) -> U32:
+    """Result of `launches` launches over tiles with these XORs, u32[blocks]."""
+    for _ in range(launches):
+        prev = (tiles ^ prev[::-1]) * np.uint32(CONSTANTS.mix) + np.uint32(1)
+    return prev
+
+
+def steps(count: int) -> tuple[np.uint32, np.uint32]:
+    """(a, b) with a * x + b equal to `count` steps of x * FACTOR + STEP, modulo 2^32."""
+    a, b = 1, 0
+    for _ in range(count):
+        a, b = a * FACTOR % 2**32, (b * FACTOR + STEP) % 2**32
+    return np.uint32(a), np.uint32(b)
+
+
+def compute(words: int, iters: int, prev: U32, launches: int = CHAIN) -> U32:
+    """Result of `launches` launches with `words` words a thread, u32[threads]; `compute_fast` is the same."""
+    threads = prev.size
+    a, b = steps(iters // 2)
+    first = np.arange(threads * words, dtype=np.uint32).reshape(threads, words) * a + b
+    a, b = steps(iters - iters // 2)
+    for _ in range(launches):
+        prev = ((first ^ prev[::-1, None]) * a + b).sum(axis=1, dtype=np.uint32)
+    return prev
+
+
+def compute_fast(words: int, iters: int, prev: U32, launches: int = CHAIN) -> U32:
+    """`compute`, compiled: the largest grids hold 400 million words a chain."""
+    a, b = steps(iters // 2)
+    c, d = steps(iters - iters // 2)
+    for _ in range(launches):
+        out = np.empty_like(prev)
+        _launch()(prev, out, words, a, b, c, d)
+        prev = out
+    return prev
+
+
+@functools.cache
+def _launch() -> Any:
+    from numba import njit, uint32
+
+    @njit(nogil=True)
+    def launch(prev, out, words, a, b, c, d):  # type: ignore[no-untyped-def]  # all uint32 but words
+        for i in range(prev.size):
+            carry, total = prev[prev.size - 1 - i], uint32(0)
+            for s in range(words):
+                x = uint32(uint32(uint32(i * words + s) * a) + b)
+                total = uint32(total + uint32(uint32(uint32(x ^ carry) * c) + d))
+            out[i] = total
+
+    return launch

@@ -1,0 +1,84 @@
+"""A part of the GPU: some SMs as a green context, in which everything else here runs unchanged.
+
+What is launched or captured on the partition's stream stays on its SMs; memory, kernels and the L2
+are the whole GPU's. The context is made current while the partition is open, so that events, graphs
+and copies belong to it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from probes.core.device import DeviceFacts
+from probes.core.types import BadInput, Unavailable
+from probes.gpu.driver import call
+from probes.gpu.facts import Gpu
+
+
+def granularity(facts: DeviceFacts) -> int:
+    """SMs that a partition must be a multiple of, by the driver's documentation: 8 from sm_90 on, else 2."""
+    return 8 if facts.compute_capability >= (9, 0) else 2
+
+
+def check(count: int, total: int, unit: int, least: int = 1) -> None:
+    """BadInput for a partition of `count` SMs out of `total` that the GPU cannot make."""
+    if count < 1:
+        raise BadInput(f"--sms must be at least 1, got {count}")
+    if count > total:
+        raise BadInput(f"--sms {count} is more than the GPU's {total} SMs")
+    if count % unit or count < least:
+        below, above = max(least, count // unit * unit), -(-max(count, least) // unit) * unit
+        near = " or ".join(str(n) for n in dict.fromkeys((below, above)) if n <= total)
+        raise BadInput(
+            f"--sms {count}: a partition of this GPU is a multiple of {unit} SMs, "
+            f"{max(least, unit)} at least; try {near}"
+        )
+
+
+def name_of(facts: DeviceFacts, count: int) -> DeviceFacts:
+    """The facts of a partition: `count` SMs, and a slug that says so (nvidia-h200-48sm)."""
+    return replace(facts, sms=count, slug=f"{facts.slug}-{count}sm")
+
+
+@contextmanager
+def partition(gpu: Gpu, count: int) -> Iterator[Gpu]:
+    """`gpu` cut down to `count` SMs, with a stream of its own; the context is current until the exit.
+
+    Raises BadInput for a count that the GPU cannot make (quotes the GPU's own figures), Unavailable
+    where GPU or driver knows no partitions.
+    """
+    from cuda.bindings import driver
+    from cuda.core import ContextOptions, SMResourceOptions
+
+    whole = _tried("SM partitions", lambda: gpu.dev.resources.sm)
+    total, unit = int(whole.sm_count), int(whole.coscheduled_alignment) or granularity(gpu.facts)
+    check(count, total, unit, int(whole.min_partition_size) or unit)
+    if count == total:
+        yield gpu
+        return
+    groups, _ = _tried(f"a partition of {count} SMs", lambda: whole.split(SMResourceOptions(count=count)))
+    got = int(groups[0].sm_count)
+    if got != count:
+        raise BadInput(f"--sms {count}: the driver makes a partition of {got} SMs instead; ask for that many")
+    context = _tried("a green context", lambda: gpu.dev.create_context(ContextOptions(resources=[groups[0]])))
+    call(driver.cuCtxPushCurrent, context.handle)
+    try:
+        stream = context.create_stream()
+        yield replace(gpu, facts=name_of(gpu.facts, count), stream=stream)
+        stream.sync()
+    finally:
+        call(driver.cuCtxPopCurrent)
+
+
+def _tried(what: str, make: Any) -> Any:
+    """What `make` gives; Unavailable where cuda.core, driver or GPU say that they cannot."""
+    from cuda.core._utils.cuda_utils import CUDAError  # it has no public name
+
+    try:
+        return make()
+    except (CUDAError, NotImplementedError, AttributeError) as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise Unavailable(f"this GPU or driver cannot make {what}: {said}") from error

@@ -1,0 +1,243 @@
+"""L3: does fusing gate + up + SwiGLU + quantise pay, or do the waves eat it?
+
+    python -m probes.l3                    the pair, form_a, form_b, form_b_staged; predicted without a GPU
+    python -m probes.l3 --sweep            form_b's grid from 0.25 to 4 waves: the loss taken apart
+    python -m probes.l3 --sms 48           the same inside a 48-SM partition; with --blocks-per-sm 6 the
+                                           recorded geometry: 432 blocks in 1.50 waves
+    python -m probes.l3 --match-waves 1.5  the whole chip, nf chosen so that form_b runs in 1.5 waves
+
+The record (GB10): form_b loses by 28.2 %, and the waves are blamed for half of it. Decided by the time of
+a form against the pair's, cold, against the bar `l3.fused` of core/bars.toml (faster at all). Content bytes
+are 144 per q4_K super-block; waves are grid / (SMs x blocks per SM) of the kernel that reads the weights.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from probes.core.types import Backend, BadInput, LaunchConfig, Shape
+
+if TYPE_CHECKING:
+    import argparse
+
+THREADS = 256
+GROUP = 32
+"""Values in one q8 block: form_b gives each a thread block, so nf is a multiple of it."""
+
+Q4K_BLOCK_BYTES = 144
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to q8: the kernel that reads the weights, and the one after it, '' for none."""
+
+    name: str
+    reader: str
+    finisher: str
+    rows_per_block: int
+    """Weight rows that one thread block of the reader sums."""
+
+    def grid(self, nf: int) -> int:
+        """Thread blocks of the reader."""
+        return 2 * nf // self.rows_per_block
+
+
+VARIANTS: tuple[Variant, ...] = (
+    Variant("pair", "l3_matmul", "l3_swiglu_quant", 1),
+    Variant("form_a", "l3_form_a", "l3_quant", 2),
+    Variant("form_b", "l3_form_b", "", 2 * GROUP),
+    Variant("form_b_staged", "l3_form_b_staged", "", 2 * GROUP),
+)
+BASELINE = "pair"
+AA: dict[str, str] = {"pair_aa": "pair", "form_b_aa": "form_b"}
+"""Variants a second time, as arms of their own: what no lever at all looks like."""
+
+JUDGED = ("form_b", "form_b_staged", "form_a")
+"""Forms held against the pair; the recorded one first."""
+
+BOUNDS_RECORDED = (6,)
+"""Blocks per SM for which kernel resources are recorded too, under names such as l3_form_b@6."""
+
+KERNELS: tuple[str, ...] = tuple(
+    dict.fromkeys(k for v in VARIANTS for k in (v.reader, f"{v.reader}_traced", v.finisher) if k)
+)
+FORMS = ("matmul", "form_a", "form_b", "form_b_staged")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One layer's gate and up: nf rows of each by id_ values, seeded or out of a GGUF file."""
+
+    id: str
+    nf: int
+    id_: int
+    gate: str = ""
+    up: str = ""
+    backends: tuple[Backend, ...] = ()
+    """Backends that this case is for; empty for all."""
+
+    def __post_init__(self) -> None:
+        if self.nf < GROUP or self.nf % GROUP:
+            raise BadInput(f"nf must be a positive multiple of {GROUP}, got {self.nf}")
+
+    @property
+    def shape(self) -> Shape:
+        """Gate rows and up rows together."""
+        return Shape(2 * self.nf, self.id_)
+
+    @property
+    def content_bytes(self) -> int:
+        """Weights as q4_K stores them; rows lie end to end, so this is what moves too."""
+        return 2 * self.nf * self.shape.nbe * Q4K_BLOCK_BYTES
+
+
+CASES: tuple[Case, ...] = (Case("gate_up_14b", 13824, 5120),)
+MAX_WAVES = 16.0
+
+
+def variant(name: str) -> Variant:
+    """The variant of that name, or the one that an A/A arm repeats."""
+    return next(v for v in VARIANTS if v.name == AA.get(name, name))
+
+
+def config(v: Variant, nf: int, smem_bytes: int = 0) -> LaunchConfig:
+    """Geometry of the kernel that reads the weights."""
+    return LaunchConfig(v.grid(nf), THREADS, smem_bytes)
+
+
+def finish_config(nf: int) -> LaunchConfig:
+    """Geometry of the kernel after it: a warp per q8 block."""
+    return LaunchConfig(-(-nf // THREADS), THREADS)
+
+
+def check_flags(args: argparse.Namespace) -> None:
+    """BadInput for flags that exclude each other or no run could honour."""
+    given = [
+        f for f, v in (("--nf", args.nf), ("--match-waves", args.match_waves), ("--gguf", args.gguf)) if v
+    ]
+    if len(given) > 1:
+        raise BadInput(f"{' and '.join(given)} each say how large the matrix is; give one of them")
+    if args.nf is not None and (args.nf < GROUP or args.nf % GROUP):
+        raise BadInput(
+            f"--nf must be a positive multiple of {GROUP} (the values of a q8 block), got {args.nf}"
+        )
+    w = args.match_waves
+    if w is not None and not (math.isfinite(w) and 0 < w <= MAX_WAVES):
+        raise BadInput(f"--match-waves must be above 0 and at most {MAX_WAVES:g}, got {w}")
+    if args.tensors and args.gguf is None:
+        raise BadInput("--tensors names tensors of a file: give --gguf FILE too")
+    if args.gguf is not None and not args.tensors:
+        raise BadInput("--gguf needs --tensors GATE UP, such as blk.0.ffn_gate.weight blk.0.ffn_up.weight")
+    if args.gguf is not None and args.sweep:
+        raise BadInput("--sweep makes rows of its own: it does not go with --gguf")
+    for name in args.case or ():
+        if given:
+            raise BadInput(f"--case picks a built-in shape; it does not go with {given[0]}")
+        if name not in {c.id for c in CASES}:
+            raise BadInput(f"there is no case {name!r}; did you mean {', '.join(c.id for c in CASES)}?")
+    if args.sms is not None and args.sms < 1:
+        raise BadInput(f"--sms must be at least 1, got {args.sms}")
+
+
+def cases(args: argparse.Namespace, sms: int, blocks: Mapping[Backend, int]) -> list[Case]:
+    """What the flags ask for. sms, blocks: SMs and form_b's blocks per SM by backend, for --match-waves."""
+    check_flags(args)
+    whole = CASES[0]
+    if args.gguf is not None:
+        from probes.core import gguf_file
+
+        gate, up = args.tensors
+        _, shape = gguf_file.read(args.gguf, gate, "Q4_K")
+        return [Case(gate, shape.od, shape.id, gate, up)]
+    if args.nf is not None:
+        return [whole if args.nf == whole.nf else Case(f"gate_up_nf{args.nf}", args.nf, whole.id_)]
+    if args.match_waves is not None:
+        by_nf: dict[int, list[Backend]] = {}
+        for backend, per_sm in blocks.items():
+            by_nf.setdefault(nf_for_waves(args.match_waves, sms, per_sm), []).append(backend)
+        return [Case(f"gate_up_nf{nf}", nf, whole.id_, backends=tuple(who)) for nf, who in by_nf.items()]
+    return list(CASES)
+
+
+def nf_for_waves(waves: float, sms: int, blocks_per_sm: int) -> int:
+    """The nf whose form_b grid is nearest to `waves` waves."""
+    if blocks_per_sm < 1:
+        raise BadInput("form_b does not fit on an SM, so no nf gives whole waves")
+    return GROUP * max(1, round(waves * sms * blocks_per_sm))
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags that only L3 has."""
+    from pathlib import Path
+
+    parser.add_argument(
+        "--variant", action="append", choices=[v.name for v in VARIANTS],
+        help="only this variant (repeatable); the pair stays as baseline",
+    )  # fmt: skip
+    parser.add_argument("--nf", type=int, metavar="N", help="gate rows instead of 13824: a multiple of 32")
+    parser.add_argument(
+        "--match-waves", type=float, metavar="W", help="pick the nf that gives form_b W waves on this GPU"
+    )
+    parser.add_argument("--sms", type=int, metavar="N", help="run everything inside a partition of N SMs")
+    parser.add_argument(
+        "--sweep", action="store_true", help="sweep nf from 0.25 to 4 waves and take the loss apart"
+    )
+    parser.add_argument("--gguf", type=Path, metavar="FILE", help="measure a model file's own q4_K tensors")
+    parser.set_defaults(child_flags=child_flags)
+    parser.add_argument(
+        "--tensors", nargs=2, metavar=("GATE", "UP"), help="with --gguf: the two tensors of one layer"
+    )
+
+
+def child_flags(args: argparse.Namespace) -> list[str]:
+    """L3's own flags again, for a child process."""
+    out: list[str] = []
+    for flag, value in (("--nf", args.nf), ("--match-waves", args.match_waves), ("--sms", args.sms)):
+        if value is not None:
+            out += [flag, str(value)]
+    for name in args.variant or ():
+        out += ["--variant", name]
+    if args.tensors:
+        out += ["--tensors", *args.tensors]
+    return [*out, *(["--sweep"] if args.sweep else [])]
+
+
+def stem(args: argparse.Namespace) -> str:
+    """File name of a run's report: a partition's, or another size's, has a name of its own."""
+    parts = [f"{args.sms}sm"] if args.sms else []
+    parts += [f"{args.blocks_per_sm}blocks"] if args.blocks_per_sm else []
+    parts += [f"waves{args.match_waves:g}"] if args.match_waves else []
+    parts += [f"nf{args.nf}"] if args.nf else []
+    return "-".join(["l3", *parts])
+
+
+def listing() -> list[str]:
+    """What --list prints: ids of cases, variants and bars."""
+    lines = [f"case     {c.id:14} {c.shape}" for c in CASES]
+    lines += [
+        f"variant  {v.name:14} {' then '.join(k for k in (v.reader, v.finisher) if k)}" for v in VARIANTS
+    ]
+    return [*lines, *(f"variant  {name:14} {of} again" for name, of in AA.items()), "bar      l3.fused"]
+
+
+def digest() -> str:
+    """SHA-256 of what L3 measures: kernels of both backends, flags, launch tables."""
+    from probes import sources
+
+    launches = [(c.id, v.name, config(v, c.nf)) for c in CASES for v in VARIANTS]
+    return sources.digest("l3", launches, forms=FORMS)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the probe; returns the exit code."""
+    from probes import cli
+
+    return cli.main("l3", argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

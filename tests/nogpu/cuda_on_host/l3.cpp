@@ -1,0 +1,39 @@
+// The kernels of l3.cu themselves, run on the host by fibers.
+#include "cuda_runtime.h"
+#define __CUDACC__
+#include "l3.cu"
+
+extern "C" {
+void run_matmul(const uint8_t* w, const uint8_t* x8, float* gu, int nbe, int grid, unsigned seed) {
+    host::launch(grid, probes::kThreads, seed, [=] { l3_matmul(w, x8, gu, nbe); });
+}
+void run_form_a(const uint8_t* w, const uint8_t* x8, float* h, int nf, int nbe, int grid, unsigned seed) {
+    host::launch(grid, probes::kThreads, seed, [=] { l3_form_a(w, x8, h, nf, nbe); });
+}
+void run_form_b(const uint8_t* w, const uint8_t* x8, uint32_t* q8, int nf, int nbe, int grid, unsigned seed) {
+    host::launch(grid, probes::kThreads, seed, [=] { l3_form_b(w, x8, q8, nf, nbe); });
+}
+void run_form_b_staged(const uint8_t* w, const uint8_t* x8, uint32_t* q8, int nf, int nbe, int grid, unsigned seed) {
+    host::launch(grid, probes::kThreads, seed, [=] { l3_form_b_staged(w, x8, q8, nf, nbe); });
+}
+void run_matmul_traced(const uint8_t* w, const uint8_t* x8, float* gu, int nbe, uint32_t* sm, int grid, unsigned seed) {
+    host::launch(grid, probes::kThreads, seed, [=] { l3_matmul_traced(w, x8, gu, nbe, sm); });
+}
+void run_form_a_traced(const uint8_t* w, const uint8_t* x8, float* h, int nf, int nbe, uint32_t* sm, int grid, unsigned seed) {
+    host::launch(grid, probes::kThreads, seed, [=] { l3_form_a_traced(w, x8, h, nf, nbe, sm); });
+}
+void run_form_b_traced(const uint8_t* w, const uint8_t* x8, uint32_t* q8, int nf, int nbe, uint32_t* sm, int grid,
+                       unsigned seed) {
+    host::launch(grid, probes::kThreads, seed, [=] { l3_form_b_traced(w, x8, q8, nf, nbe, sm); });
+}
+void run_form_b_staged_traced(const uint8_t* w, const uint8_t* x8, uint32_t* q8, int nf, int nbe, uint32_t* sm, int grid,
+                              unsigned seed) {
+    host::launch(grid, probes::kThreads, seed, [=] { l3_form_b_staged_traced(w, x8, q8, nf, nbe, sm); });
+}
+void run_swiglu_quant(const float* gu, uint32_t* q8, int nf, int grid, unsigned seed) {
+    host::launch(grid, probes::kThreads, seed, [=] { l3_swiglu_quant(gu, q8, nf); });
+}
+void run_quant(const float* h, uint32_t* q8, int nf, int grid, unsigned seed) {
+    host::launch(grid, probes::kThreads, seed, [=] { l3_quant(h, q8, nf); });
+}
+}

@@ -1,0 +1,234 @@
+"""L3 without a GPU: flags, geometry, tensors of a file, prediction, the command line."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes import cli, l3, l3_report
+from probes.core import device, occupancy, q4k, recorded, report, store
+from probes.core.rows import Row
+from probes.core.types import BadInput
+from probes.gpu import partition
+
+GB10, H200 = device.load("gb10"), device.load("h200")
+
+
+def flags(*argv: str) -> argparse.Namespace:
+    return cli.parser("l3").parse_args(argv)
+
+
+# Flags and geometry
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--nf", "100"], "--nf must be a positive multiple of 32 (the values of a q8 block), got 100"),
+        (["--nf", "-32"], "got -32"),
+        (["--nf", "64", "--match-waves", "1"], "--nf and --match-waves each say how large"),
+        (["--match-waves", "nan"], "--match-waves must be above 0 and at most 16, got nan"),
+        (["--match-waves", "17"], "got 17"),
+        (["--tensors", "a", "b"], "give --gguf FILE too"),
+        (["--gguf", "x.gguf"], "--gguf needs --tensors GATE UP"),
+        (["--gguf", "x.gguf", "--tensors", "a", "b", "--sweep"], "does not go with --gguf"),
+        (["--case", "gate_up"], "did you mean gate_up_14b"),
+        (["--case", "gate_up_14b", "--nf", "64"], "does not go with --nf"),
+        (["--sms", "0"], "--sms must be at least 1, got 0"),
+    ],
+)
+def test_bad_flags_are_refused_in_one_line(argv: list[str], said: str) -> None:
+    with pytest.raises(BadInput) as error:
+        l3.cases(flags(*argv), 132, {"cu": 5})
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (200, "--sms 200 is more than the GPU's 132 SMs"),
+        (50, "a multiple of 8 SMs, 8 at least; try 48 or 56"),
+        (4, "try 8"),
+        (0, "at least 1, got 0"),
+    ],
+)
+def test_a_partition_that_the_gpu_cannot_make_is_refused(count: int, said: str) -> None:
+    with pytest.raises(BadInput) as error:
+        partition.check(count, 132, 8, 8)
+    assert said in str(error.value)
+
+
+def test_partitions_that_the_gpu_can_make() -> None:
+    for count in (8, 48, 128):
+        partition.check(count, 132, 8, 8)
+    part = partition.name_of(H200, 48)
+    assert (part.sms, part.slug, part.regs_per_sm) == (
+        48,
+        f"{H200.slug}-48sm",
+        65536,
+    )
+    assert (partition.granularity(H200), partition.granularity(GB10)) == (8, 8)
+    assert partition.granularity(device.load("a100")) == 2
+
+
+def test_the_record_s_geometry() -> None:
+    case = l3.CASES[0]
+    assert [(v.name, v.grid(case.nf)) for v in l3.VARIANTS] == [
+        ("pair", 27648), ("form_a", 13824), ("form_b", 432), ("form_b_staged", 432),
+    ]  # fmt: skip
+    assert occupancy.waves(432, 48, 6) == 1.5
+    assert case.content_bytes == 27648 * 5120 // 256 * q4k.BLOCK
+    pair = (
+        recorded.figure("l3", case.id, "pair", "time_s"),
+        recorded.figure("l3", case.id, "pair", "content_gbps"),
+    )
+    assert pair[0] and pair[1]
+    assert case.content_bytes / pair[0].number / 1e9 == pytest.approx(pair[1].number, abs=0.2)
+    assert l3.finish_config(13824).grid * l3.THREADS == 13824
+
+
+@given(waves=st.floats(0.05, 16), sms=st.integers(1, 200), blocks=st.integers(1, 8))
+def test_nf_for_waves_is_the_nearest(waves: float, sms: int, blocks: int) -> None:
+    nf = l3.nf_for_waves(waves, sms, blocks)
+    assert nf % 32 == 0 and nf >= 32
+    if waves * sms * blocks >= 1:
+        assert abs(nf / 32 / (sms * blocks) - waves) <= 0.5 / (sms * blocks) + 1e-9
+
+
+def test_backends_with_other_occupancy_get_a_size_each() -> None:
+    both = l3.cases(flags("--match-waves", "1.5"), 132, {"cu": 5, "numba": 5})
+    assert [(c.nf, c.backends) for c in both] == [(32 * 990, ("cu", "numba"))]
+    apart = l3.cases(flags("--match-waves", "1.5"), 132, {"cu": 5, "numba": 6})
+    assert [(c.nf, c.backends) for c in apart] == [(32 * 990, ("cu",)), (32 * 1188, ("numba",))]
+
+
+def test_runs_of_other_geometry_have_files_of_their_own() -> None:
+    assert l3.stem(flags()) == l3.stem(flags("--sweep")) == "l3"
+    assert l3.stem(flags("--sms", "48", "--blocks-per-sm", "6")) == "l3-48sm-6blocks"
+    assert l3.stem(flags("--match-waves", "1.5")) == "l3-waves1.5"
+    args = flags("--sms", "48", "--record")
+    assert cli.json_path("l3", args, "nvidia-h200") == Path("out/nvidia-h200/l3-48sm.json")
+
+
+def test_a_child_gets_the_same_flags() -> None:
+    from probes.processes import child_argv
+
+    argv = ["--sms", "48", "--match-waves", "1.5", "--variant", "form_b", "--sweep", "--windows", "4"]
+    again = cli.parser("l3").parse_args(child_argv(flags(*argv), Path("x.json")))
+    for name in ("sms", "match_waves", "variant", "sweep", "windows", "nf", "tensors"):
+        assert getattr(again, name) == getattr(flags(*argv), name)
+
+
+def write_gguf(path: Path, shapes: dict[str, tuple[int, int]]) -> Path:
+    from gguf import GGMLQuantizationType, GGUFWriter
+
+    from probes.core.types import Shape
+
+    writer = GGUFWriter(path, "test")
+    for k, (name, (od, id_)) in enumerate(shapes.items()):
+        writer.add_tensor(name, q4k.random_raw(Shape(od, id_), k), raw_dtype=GGMLQuantizationType.Q4_K)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_gate_and_up_of_a_file(tmp_path: Path) -> None:
+    from probes import l3_data
+
+    shapes = {"gate": (64, 512), "up": (64, 512), "down": (512, 256), "odd": (48, 512)}
+    path = write_gguf(tmp_path / "m.gguf", shapes)
+    raw = l3_data.read_gate_up(path, "gate", "up")
+    assert raw.shape == (128, 288)
+    assert np.array_equal(l3_data.read_gate_up(path, "gate", "gate")[64:], raw[:64])
+    with pytest.raises(BadInput, match="one shape, got gate of 64x512 and down of 512x256"):
+        l3_data.read_gate_up(path, "gate", "down")
+    with pytest.raises(BadInput, match="odd has 48 rows; L3 needs a multiple of 32"):
+        l3_data.read_gate_up(path, "odd", "odd")
+    with pytest.raises(BadInput, match="did you mean 'gate'"):
+        l3_data.read_gate_up(path, "gat", "up")
+    args = flags("--gguf", str(path), "--tensors", "gate", "up")
+    assert [(c.id, c.nf, c.id_) for c in l3.cases(args, 132, {})] == [("gate", 64, 512)]
+    with pytest.raises(BadInput, match="multiple of 32, got 48"):
+        l3.cases(flags("--gguf", str(path), "--tensors", "odd", "odd"), 132, {})
+
+
+# Prediction
+
+
+def predicted(*argv: str, facts: device.DeviceFacts = GB10) -> list[Row]:
+    return [r for rows in l3_report.predict(facts, flags(*argv)) for r in rows]
+
+
+def test_the_recorded_row_stands_beside_the_predicted_ones() -> None:
+    rows = predicted()
+    said = next(r for r in rows if r.source == "recorded" and r.variant == "form_b")
+    assert (said.grid, said.blocks_per_sm, said.waves, said.ratio_to_baseline) == (432, 6, 1.5, 1.282)
+    mine = next(r for r in rows if r.source == "predicted" and (r.variant, r.backend) == ("form_b", "cu"))
+    assert mine.registers and 44 < mine.registers <= 48
+    assert (mine.blocks_per_sm, mine.waves) == (5, 1.8)
+    assert all(r.ratio_to_baseline is None and not r.samples_s for r in rows if r.source == "predicted")
+    text = report.case_table(rows)
+    assert "+28.2 % against the pair" in text and "~" in text
+
+
+def test_six_blocks_per_sm_give_the_recorded_geometry() -> None:
+    for r in predicted("--blocks-per-sm", "6"):
+        if r.source == "predicted" and r.variant.startswith("form_b"):
+            assert (r.blocks_per_sm, r.waves, r.tail_fraction) == (6, 1.5, 0.25)
+            assert r.registers and r.registers <= 40 and r.spill_bytes is not None
+    skipped = predicted("--blocks-per-sm", "7")
+    assert all("l3_" in (r.skipped or "") for r in skipped if r.source == "predicted")
+
+
+def test_a_predicted_partition_has_waves_but_no_time() -> None:
+    rows = [r for r in predicted("--sms", "48", facts=H200) if r.source == "predicted"]
+    assert {r.device for r in rows} == {f"{H200.slug}-48sm"}
+    assert all(r.time_s is None for r in rows)
+    assert {r.waves for r in rows if r.variant == "form_b"} == {432 / (48 * 5)}
+    with pytest.raises(BadInput, match="more than the GPU's 48 SMs"):
+        predicted("--sms", "56")
+
+
+def test_matched_waves_are_predicted_too() -> None:
+    rows = [r for r in predicted("--match-waves", "1.5", facts=H200) if r.variant == "form_b"]
+    assert {r.waves for r in rows} == {1.5}
+
+
+# The command line
+
+
+def run(capsys: Any, tmp_path: Path, *argv: str) -> tuple[int, str, str]:
+    code = cli.main("l3", ["--out", str(tmp_path), *argv])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_predicting_says_that_nothing_was_measured(capsys: Any, tmp_path: Path) -> None:
+    code, out, _ = run(capsys, tmp_path, "--mode", "predict")
+    assert code == 0
+    assert out.startswith("Nothing was measured: predicted for gb10")
+    head, rows = store.read_json(tmp_path / "l3.json")
+    assert head.mode == "predict" and not any(r.source == "measured" for r in rows)
+    assert "The loss taken apart" in (tmp_path / "l3.md").read_text()
+
+
+def test_bad_input_is_one_line_and_exit_code_2(capsys: Any, tmp_path: Path) -> None:
+    code, _, err = run(capsys, tmp_path, "--mode", "predict", "--nf", "33")
+    assert code == 2
+    assert err.strip().splitlines()[-1].startswith("error: --nf must be a positive multiple of 32")
+
+
+def test_the_listing_names_every_variant(capsys: Any) -> None:
+    assert cli.main("l3", ["--list"]) == 0
+    out = capsys.readouterr().out
+    for word in ("gate_up_14b", "pair", "form_a", "form_b", "form_b_staged", "l3.fused"):
+        assert word in out

@@ -1,0 +1,154 @@
+"""L3's verdicts out of made-up samples, and the loss taken apart from made-up sweeps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probes import l3_report, l3_waves
+from probes.core import report
+from probes.core.rows import Row
+
+# Verdicts
+
+
+def measured(variant: str, scale: float, seed: int, waves: float = 0.65, case: str = "gate_up_14b") -> Row:
+    rng = np.random.default_rng(seed)
+    times = [100e-6 * scale * float(x) for x in rng.normal(1, 0.001, 20)]
+    row = Row(probe="l3", case=case, variant=variant, backend="cu", source="measured", device="x")
+    row.samples_s, row.windows, row.processes, row.time_s = times, 10, 1, float(np.median(times))
+    row.grid, row.waves, row.blocks_per_sm, row.registers = 432, waves, 5, 47
+    row.fraction_of_ceiling, row.bitwise, row.load_balance = 0.36, True, 1.22
+    return row
+
+
+def arms(form_b: float, form_a: float = 0.9) -> list[Row]:
+    scales = {"pair": 1.0, "pair_aa": 1.0, "form_b": form_b, "form_b_aa": form_b, "form_b_staged": 1.4}
+    return [measured(v, s, k) for k, (v, s) in enumerate({**scales, "form_a": form_a}.items())]
+
+
+def test_forms_are_judged_against_the_pair() -> None:
+    rows = l3_report.judge(arms(1.275), 0)
+    assert [(r.variant, r.verdict) for r in rows] == [
+        ("form_b", "NO-GO"), ("form_b_staged", "NO-GO"), ("form_a", "GO"),
+    ]  # fmt: skip
+    first = rows[0]
+    assert (first.recorded, first.agrees) == ("NO-GO", True)
+    assert first.reason and "432 blocks at 5 per SM on 133 SMs are 0.65 waves" in first.reason
+    assert "latency and issue slots bind" in first.reason
+    assert rows[1].recorded is None and rows[1].agrees is None
+    assert rows[2].agrees is False
+    assert l3_report.judge(arms(1.275), 0) == rows
+
+
+def test_a_win_at_whole_waves_disagrees_with_the_record() -> None:
+    assert l3_report.judge(arms(0.98), 0)[0].verdict == "GO"
+    assert l3_report.judge(arms(1.0), 0)[0].verdict == "INCONCLUSIVE"
+
+
+def test_without_an_a_a_pair_nothing_is_judged() -> None:
+    assert l3_report.judge([r for r in arms(1.2) if not r.variant.endswith("_aa")], 0) == []
+
+
+# The sweep
+
+SLOTS = 660
+
+
+def sweep(time_of: Callable[[float], float], slots: int = SLOTS, pair_row_s: float = 4e-9) -> list[Row]:
+    rows = []
+    for grid in l3_waves.grids(slots, [432]):
+        pair_s = pair_row_s * 64 * grid
+        for name, seconds in (("form_b", time_of(grid / slots)), ("pair", pair_s), ("form_b_staged", 2e-4)):
+            row = Row(probe="l3", case=l3_waves.case_id(grid), variant=name, backend="cu", source="measured")
+            row.time_s, row.grid, row.waves, row.shape = seconds, grid, grid / slots, [64 * grid, 5120]
+            row.ratio_to_baseline, row.device, row.load_balance = seconds / pair_s, "x", 1.1
+            rows.append(row)
+    return rows
+
+
+def test_grids_hold_whole_waves_the_step_past_each_and_the_case_s_own() -> None:
+    found = l3_waves.grids(SLOTS, [432])
+    assert found == sorted(set(found))
+    assert {165, 432, 660, 661, 1320, 1321, 1980, 1981, 2640} <= set(found)
+    assert len(found) == 31 + 3 + 1
+    assert len(l3_waves.grids(SLOTS, [432], quick=True)) == 16 + 3 + 1
+    assert min(l3_waves.grids(3, [])) == 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(a=st.floats(0, 2e-5), b=st.floats(2e-5, 4e-4), share=st.floats(0, 1))
+def test_the_fit_finds_the_sawtooth_that_made_the_times(a: float, b: float, share: float) -> None:
+    c = share * b
+    found = l3_waves.points(sweep(lambda w: a + b * w + c * (math.ceil(w) - w)), "cu")
+    fit = l3_waves.fit(found)
+    assert fit is not None
+    assert (fit.a, fit.b, fit.c) == pytest.approx((a, b, c), rel=1e-6, abs=1e-12)
+    assert fit.rms < 1e-9
+    ceil = l3_waves.fit(found, "ceil")
+    assert ceil is not None and (ceil.rms < 1e-9) == (share > 1 - 1e-9)
+
+
+def test_too_few_points_are_not_fitted() -> None:
+    found = l3_waves.points(sweep(lambda w: 1e-4 * math.ceil(w)), "cu")
+    assert l3_waves.fit(found[:3]) is None
+    assert l3_waves.told(found[:2]) == []
+    assert l3_waves.parts(found, 433) is None
+    assert l3_waves.parts([p for p in found if p.waves < 1], 432) is None
+
+
+def test_the_parts_multiply_to_the_loss() -> None:
+    """Whole waves 10 % slower than the pair, and each wave as long as a full one."""
+    per_wave = 1.10 * 4e-9 * 64 * SLOTS
+    found = l3_waves.points(sweep(lambda w: per_wave * math.ceil(w)), "cu")
+    for grid in (432, round(1.5 * SLOTS)):
+        taken = l3_waves.parts(found, grid)
+        assert taken is not None
+        w = grid / SLOTS
+        assert taken.wave_part == pytest.approx(math.ceil(w) / w - 1)
+        assert taken.latency_part == pytest.approx(0.10)
+        assert taken.rest == pytest.approx(0.0, abs=1e-12)
+        assert (1 + taken.wave_part) * (1 + taken.latency_part) == pytest.approx(1 + taken.loss)
+    whole = l3_waves.parts(found, SLOTS)
+    assert whole is not None and whole.wave_part == 0.0 and whole.loss == pytest.approx(0.10)
+
+
+def test_the_report_takes_the_loss_apart_beside_the_record() -> None:
+    rows = [*arms(1.275), *sweep(lambda w: 1.1e-4 + 2e-4 * math.ceil(w))]
+    text = "\n".join(l3_report.sections(rows, True))
+    assert "recorded, estimated there" in text and "measured, cu" in text
+    assert "opening a wave costs 100 % of a full one" in text
+    assert "+28.2 %" in text and "+15 %" in text
+    judged = l3_report.judge(rows, 0)
+    assert judged[0].reason and "in the sweep waves cost" in judged[0].reason
+    assert "measured, cu" in l3_report.readme([*rows, *judged])
+    assert "--sweep measures" in "\n".join(l3_report.sections(arms(1.2), False))
+
+
+def test_a_sweep_s_points_are_no_tables_of_their_own() -> None:
+    from probes.core import provenance
+
+    rows = [*arms(1.2), *sweep(lambda w: 1e-4 * math.ceil(w))]
+    head = provenance.collect(mode="measure", device="x", seed=0, kernels_sha256="0" * 64)
+    text = report.document("L3", head, rows, True)
+    assert "gate_up_14b" in text and "sweep_" not in text
+
+
+def test_the_plot_is_drawn_beside_the_report(tmp_path: Path) -> None:
+    rows = sweep(lambda w: 1.1e-4 + 2e-4 * math.ceil(w))
+    assert l3_report.plots(arms(1.2), tmp_path / "l3.md") == []
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        assert "pip install" in l3_report.plots(rows, tmp_path / "l3.md")[0]
+        return
+    assert l3_report.plots(rows, tmp_path / "deep" / "l3.md") == [
+        "![Time per row against waves](l3-waves.png)"
+    ]
+    assert (tmp_path / "deep" / "l3-waves.png").read_bytes().startswith(b"\x89PNG")

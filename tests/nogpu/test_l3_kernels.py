@@ -1,0 +1,211 @@
+"""L3's kernels without a GPU: unit arithmetic of both languages, and the C++ kernels on host fibers."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from probes import l3_data
+from probes.core import q8, swiglu
+from probes.core.types import BadInput, Unavailable
+from probes.l3_data import Wanted
+
+
+def pointer(array: NDArray[Any] | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if array is None else array.ctypes.data)
+
+
+def same(got: NDArray[Any], want: NDArray[Any]) -> None:
+    np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
+
+
+def host() -> ctypes.CDLL:
+    from kernels_cu import build
+
+    try:
+        return build.host_library()
+    except Unavailable as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"CI needs a host compiler: {error}")
+        pytest.skip(str(error))
+
+
+# Quantising
+
+
+def values() -> NDArray[np.float32]:
+    """Blocks of every kind: normal values of all sizes, ties of rint, zeros, one value alone, subnormal d."""
+    rng = np.random.default_rng(11)
+    blocks = [rng.standard_normal(32) * s for s in 10.0 ** np.arange(-6, 6, 0.25)]
+    blocks += [np.zeros(32), np.full(32, -0.0), np.eye(1, 32, 5)[0] * -3.0, np.arange(32) + 0.5]
+    blocks += [np.r_[127.0, np.arange(31) + 0.5], np.r_[-127.0, -np.arange(31) - 0.5], np.full(32, 8.3e6)]
+    blocks += [rng.standard_normal(32) * 1e-30, np.r_[1e-36, np.zeros(31)]]
+    return np.concatenate(blocks).astype(np.float32)
+
+
+def halves() -> NDArray[np.float32]:
+    """Every finite f16, the floats between two of them, and random bits that are no NaN."""
+    exact = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
+    middle = (exact[:-1].astype(np.float64) + exact[1:].astype(np.float64)) / 2
+    near = np.concatenate([np.nextafter(middle.astype(np.float32), np.float32(s)) for s in (-1, 1e9)])
+    random = (
+        np.random.default_rng(5).integers(0, 1 << 32, 50_000, dtype=np.uint64).astype(np.uint32).view("f4")
+    )
+    out = np.concatenate(
+        [exact, middle.astype(np.float32), near, random[~np.isnan(random)], [np.inf, 65520, 65519]]
+    )
+    return np.concatenate([out, -out]).astype(np.float32)
+
+
+def test_f32_to_f16_of_both_languages_is_numpy_s() -> None:
+    from numba import njit, types
+
+    from kernels_numba.ops import cpu_ops
+
+    convert = cpu_ops().half_of_float
+
+    @njit(types.void(types.float32[::1], types.uint32[::1]))
+    def run(x, out):
+        for k in range(x.size):
+            out[k] = convert(x[k])
+
+    x = halves()
+    with np.errstate(over="ignore"):
+        want = x.astype(np.float16).view(np.uint16).astype(np.uint32)
+    for convert_all in (
+        lambda out: run(x, out),
+        lambda out: host().host_half(pointer(x), pointer(out), ctypes.c_int64(x.size)),
+    ):
+        out = np.empty(x.size, np.uint32)
+        convert_all(out)
+        same(out, want)
+
+
+def numba_quantise(x: NDArray[np.float32]) -> NDArray[np.uint32]:
+    """A block as the warp of the Numba kernels makes it, lane by lane."""
+    from numba import njit, types, uint32
+
+    from kernels_numba import q8 as twin
+    from kernels_numba.ops import cpu_ops
+
+    ops = cpu_ops()
+    unit = twin.functions(ops)
+    scale, inverse, value = unit.scale, unit.inverse, unit.value
+    half, bits = ops.half_of_float, ops.bits_of_float
+
+    @njit(types.void(types.float32[::1], types.uint32[::1]))
+    def run(x, out):
+        for b in range(x.size // 32):
+            top = uint32(0)
+            for k in range(32):
+                top = max(top, uint32(bits(x[32 * b + k]) & uint32(0x7FFFFFFF)))
+            d = scale(top)
+            inv = inverse(d)
+            out[10 * b] = half(d)
+            total = 0
+            for k in range(32):
+                q = value(x[32 * b + k], inv)
+                total += q
+                out[10 * b + 1 + k // 4] |= uint32((uint32(q) & uint32(255)) << uint32(8 * (k % 4)))
+            out[10 * b + 9] = uint32(total)
+
+    out = np.zeros(x.size // 32 * 10, np.uint32)
+    run(x, out)
+    return out
+
+
+def test_quantising_of_both_languages_is_the_oracle_s() -> None:
+    x = values()
+    want = q8.quantise(x).view(np.uint32)
+    out = np.empty_like(want)
+    host().host_quantise(pointer(x), pointer(None), pointer(out), ctypes.c_int64(x.size))
+    same(out, want)
+    same(numba_quantise(x), want)
+
+
+def test_swiglu_then_quantise_of_cpp_is_the_oracle_s() -> None:
+    rng = np.random.default_rng(2)
+    g, u = (rng.standard_normal((2, 32 * 200)) * 8).astype(np.float32)
+    want = q8.quantise(swiglu.swiglu(g, u)).view(np.uint32)
+    out = np.empty_like(want)
+    host().host_quantise(pointer(g), pointer(u), pointer(out), ctypes.c_int64(g.size))
+    same(out, want)
+
+
+# The kernels on fibers
+
+
+def words(count: int) -> NDArray[np.uint32]:
+    return np.full(count, 0xFFFFFFFF, np.uint32)
+
+
+SHAPES = [(32, 256), (64, 512), (32, 16640)]
+"""The last has 260 units, so that some threads have two and the staged form's further units are seen."""
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7])
+@pytest.mark.parametrize(("nf", "id_"), SHAPES)
+def test_every_form_equals_the_oracle(l3_on_host: ctypes.CDLL, nf: int, id_: int, seed: int) -> None:
+    """Threads in order, backwards and shuffled: an answer that depends on the order is a race."""
+    raw, x8 = l3_data.random_gate_up(nf, id_, 3), l3_data.random_x8(id_, 4)
+    want = Wanted.of(l3_data.oracle(raw, x8))
+    nbe = id_ // 256
+    gu, h = words(2 * nf), words(nf)
+    l3_on_host.run_matmul(pointer(raw), pointer(x8), pointer(gu), nbe, 2 * nf, seed)
+    same(gu, want.gu)
+    l3_on_host.run_form_a(pointer(raw), pointer(x8), pointer(h), nf, nbe, nf, seed)
+    same(h, want.h)
+    grid = -(-nf // 256)
+    for run in (
+        lambda out: l3_on_host.run_swiglu_quant(pointer(gu), pointer(out), nf, grid, seed),
+        lambda out: l3_on_host.run_quant(pointer(h), pointer(out), nf, grid, seed),
+        lambda out: l3_on_host.run_form_b(pointer(raw), pointer(x8), pointer(out), nf, nbe, nf // 32, seed),
+        lambda out: l3_on_host.run_form_b_staged(
+            pointer(raw), pointer(x8), pointer(out), nf, nbe, nf // 32, seed
+        ),
+    ):
+        out = words(want.q8.size + 1)
+        run(out)
+        same(out[:-1], want.q8)
+        assert out[-1] == 0xFFFFFFFF, "a word past the end was written"
+
+
+def test_a_traced_twin_gives_the_same_and_an_sm_per_block(l3_on_host: ctypes.CDLL) -> None:
+    raw, x8 = l3_data.random_gate_up(96, 256, 1), l3_data.random_x8(256, 2)
+    want = Wanted.of(l3_data.oracle(raw, x8))
+    out, sm = words(want.q8.size), words(4)
+    l3_on_host.run_form_b_traced(pointer(raw), pointer(x8), pointer(out), 96, 1, pointer(sm), 3, 0)
+    same(out, want.q8)
+    assert sm.tolist() == [0, 0, 0, 0xFFFFFFFF]
+
+
+# Data
+
+
+@pytest.mark.parametrize("id_", [256, 512, 5120])
+def test_seeded_sums_bend_swiglu_and_fit_q8(id_: int) -> None:
+    raw, x8 = l3_data.random_gate_up(512, id_, 0), l3_data.random_x8(id_, 1)
+    want = Wanted.of(l3_data.oracle(raw, x8))
+    g = np.abs(want.gu[:512])
+    assert 0.01 < np.median(g) < 30
+    d, q, _ = q8.unpack(want.q8.view(np.uint8))
+    assert (d > 0).all() and d.max() < 1e4
+    assert len(np.unique(q)) > 60
+
+
+def test_the_first_rows_of_a_matrix_are_a_matrix() -> None:
+    raw, x8 = l3_data.random_gate_up(128, 256, 0), l3_data.random_x8(256, 1)
+    whole = Wanted.of(l3_data.oracle(raw, x8))
+    part = Wanted.of(l3_data.oracle(l3_data.first_rows(raw, 64), x8))
+    for name in ("gu", "h", "q8"):
+        same(getattr(whole.first(64), name), getattr(part, name))
+
+
+def test_a_block_that_q8_cannot_hold_is_refused() -> None:
+    with pytest.raises(BadInput, match="SwiGLU of this layer does not fit q8"):
+        Wanted.of(np.full(64, 1e6, np.float32), "this layer")
