@@ -75,7 +75,8 @@ def _one(name: str, function: Any, signature: Any, arch: str, min_blocks: int) -
     from numba import cuda
 
     blocks = bounds.min_blocks(name, min_blocks)
-    launch_bounds = (256, blocks) if blocks else 256
+    threads = getattr(function, "max_threads", 256)
+    launch_bounds = (threads, blocks) if blocks else threads
     try:
         ptx, _ = cuda.compile(
             function,

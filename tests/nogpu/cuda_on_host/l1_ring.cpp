@@ -112,9 +112,9 @@ inline void bulk_copy(uint8_t* to, const uint8_t* from, uint32_t bytes, Barrier*
 }  // namespace probes
 
 inline void __syncwarp() { __shfl_xor_sync(0xffffffffu, 0, 0); }
-inline uint32_t atomicAdd(uint32_t* p, uint32_t v) {
+inline uint32_t atomicInc(uint32_t* p, uint32_t limit) {
     const uint32_t old = *p;
-    *p += v;
+    *p = old >= limit ? 0 : old + 1;
     return old;
 }
 
@@ -153,3 +153,12 @@ int launch(int grid, int block, size_t smem, unsigned seed, const std::function<
     }
 PROBES_LAYOUTS(PROBES_RUN)
 extern "C" int64_t most_copies() { return host::most_copies; }
+extern "C" int run_hang() {
+    return launch(1, 64, 64, 0, [] {
+        auto* b = reinterpret_cast<probes::Barrier*>(probes::ring_memory());
+        if (threadIdx.x == 0) probes::barrier_init(b, 2);
+        __syncthreads();
+        if (threadIdx.x == 0) probes::barrier_arrive(b);
+        if (threadIdx.x < 32) probes::barrier_wait(b, 0);
+    });
+}

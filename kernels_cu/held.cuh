@@ -1,0 +1,258 @@
+// q6_K units for kernels that meet many rows with the same activations: one held unit per lane and step.
+//
+// A virtual thread's activations are the same for every row, so a hardware thread keeps them in registers,
+// prepared once: 32 int8, the scale as f32, and for both halves what -32 * sum(x) contributes. Per unit this
+// leaves 4 (group order) or 6 loads of weights and about 45 other instructions.
+//
+// What is rearranged is exact, so the bits are the reference order's:
+//
+//   * dots: q*x - 32*sum(x) as integers. The bias also carries the bits of 1.5 * 2^23, so that the integer,
+//     read as a float, is 12582912 + dot, and one subtraction (exact below 2^22) replaces a conversion.
+//   * GGUF order leaves bits where they are: low values come times 1 or 16, high ones times 1, 4, 16 or 64 by
+//     the lane's group, each is summed apart, and the lane's two factors make 16 * dot of them. The held scale
+//     is d8 / 16; powers of two change no rounding (nothing here is subnormal: the smallest product is 2^-52).
+//   * scales: the reference rounds ((d8*sc)*d) once, at the second product, for d8*sc has at most 18 bits. d8*d
+//     has 22, so (d8*d)*sc is the same exact product rounded once too, and d8*d serves both halves.
+//
+// A lane without a unit at some step holds d8 = 0 and reads the unit of its place in the row's first block: the
+// term is then +-0, which changes no sum (probes/core/order.py). So no step has a branch.
+#pragma once
+
+#include "common.cuh"
+
+namespace probes {
+
+constexpr int kVirtualWarps = 8;
+constexpr float kMagic = 12582912.0f;          // 1.5 * 2^23
+constexpr int32_t kMagicBits = 0x4b400000;     // its bits
+
+// c + the dot product of four unsigned bytes with four signed bytes, exact.
+PROBES_FN int32_t dp4a_unsigned(uint32_t a, uint32_t b, int32_t c) {
+#if defined(__CUDA_ARCH__)
+    int32_t d;
+    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+#else
+    for (int k = 0; k < 32; k += 8)
+        c += static_cast<int32_t>(a >> k & 255u) * static_cast<int32_t>(static_cast<int8_t>(b >> k));
+    return c;
+#endif
+}
+
+struct Held {
+    uint32_t x[8];
+    float d8;
+    int32_t bias[2];
+};
+
+template <class L>
+PROBES_FN Held hold(const Activation& a, bool owned) {
+    constexpr int scale = L::group ? 1 : 16;
+    Held h;
+    int32_t sum0 = 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) h.x[j] = a.x[j];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sum0 = dp4a(0x01010101u, a.x[j], sum0);
+    h.bias[0] = kMagicBits - 32 * scale * sum0;
+    h.bias[1] = kMagicBits - 32 * scale * (a.sum - sum0);
+    h.d8 = owned ? mul(float_of_half(a.scale), 1.0f / scale) : 0.0f;
+    return h;
+}
+
+// Keep a value in its register: the compiler would rather work it out again in every pass.
+PROBES_FN void pin(uint32_t& word) {
+#ifdef __CUDA_ARCH__
+    asm volatile("" : "+r"(word));
+#endif
+}
+
+// The second of two int8 as a float. Spelt out, because the compiler shifts a 16-bit word before it converts.
+PROBES_FN float second_byte(uint32_t word) {
+#ifdef __CUDA_ARCH__
+    float f;
+    asm("{\n.reg .b32 byte;\nshr.u32 byte, %1, 8;\ncvt.rn.f32.s8 %0, byte;\n}" : "=f"(f) : "r"(word));
+    return f;
+#else
+    return signed_byte(word, 1);
+#endif
+}
+
+// Where a unit's pieces lie, in bytes from the row's start: the same for every row.
+struct Place {
+    uint32_t ql, qh, sc, d;
+};
+
+template <class L>
+PROBES_FN Place place_of(int unit, int nbe) {
+    const uint32_t n = static_cast<uint32_t>(nbe), block = static_cast<uint32_t>(unit) >> 3, pair = unit & 7;
+    Place p;
+    p.ql = L::ql_plane * n + L::ql_block * block + L::ql_offset;
+    p.qh = L::qh_plane * n + L::qh_block * block + L::qh_offset;
+    p.sc = L::sc_plane * n + L::sc_block * block + L::sc_offset + 2 * pair;
+    p.d = L::d_plane * n + L::d_block * block + L::d_offset;
+    p.ql += L::group ? pair * 16 : (pair >> 2) * 64 + (pair & 1) * 32;
+    p.qh += L::group ? pair * 8 : (pair >> 2) * 32;
+    return p;
+}
+
+// What depends on the unit's group alone, and so on the lane: `pair` is unit & 7.
+struct Lane {
+    uint32_t low_mask, high_mask;
+    int32_t low_factor, high_factor;
+};
+
+PROBES_FN Lane lane_of(int pair) {
+    const int g = pair & 3;
+    Lane lane;
+    lane.low_mask = g < 2 ? 0x0f0f0f0fu : 0xf0f0f0f0u;
+    lane.high_mask = 0x03030303u << (2 * g);
+    lane.low_factor = g < 2 ? 16 : 1;
+    lane.high_factor = 256 >> (2 * g);
+    return lane;
+}
+
+template <bool Group>
+struct Piece;
+template <>
+struct Piece<true> {
+    Words4 low;
+    Words2 high;
+    uint32_t scales, d;
+};
+template <>
+struct Piece<false> {
+    Words4 low[2], high[2];
+    uint32_t scales, d;
+};
+
+// Loads of global memory (common.cuh's), and the same of shared memory.
+struct Global {
+    static PROBES_FN Words4 w4(const uint8_t* p) { return load16(p); }
+    static PROBES_FN Words2 w2(const uint8_t* p) { return load8(p); }
+    static PROBES_FN uint32_t half(const uint8_t* p) { return load2(p); }
+};
+struct Shared {
+    static PROBES_FN Words4 w4(const uint8_t* p) {
+#ifdef __CUDA_ARCH__
+        const uint4 q = *reinterpret_cast<const uint4*>(p);
+        return {{q.x, q.y, q.z, q.w}};
+#else
+        return load16(p);
+#endif
+    }
+    static PROBES_FN Words2 w2(const uint8_t* p) {
+#ifdef __CUDA_ARCH__
+        const uint2 q = *reinterpret_cast<const uint2*>(p);
+        return {{q.x, q.y}};
+#else
+        return load8(p);
+#endif
+    }
+    static PROBES_FN uint32_t half(const uint8_t* p) {
+#ifdef __CUDA_ARCH__
+        return *reinterpret_cast<const uint16_t*>(p);
+#else
+        return load2(p);
+#endif
+    }
+};
+
+template <class L, class From>
+PROBES_FN Piece<L::group> load_piece(const uint8_t* row, const Place& at) {
+    Piece<L::group> p;
+    if constexpr (L::group) {
+        p.low = From::w4(row + at.ql);
+        p.high = From::w2(row + at.qh);
+    } else {
+        p.low[0] = From::w4(row + at.ql), p.low[1] = From::w4(row + at.ql + 16);
+        p.high[0] = From::w4(row + at.qh), p.high[1] = From::w4(row + at.qh + 16);
+    }
+    p.scales = From::half(row + at.sc);
+    p.d = From::half(row + at.d);
+    return p;
+}
+
+PROBES_FN uint32_t left(uint32_t w, int bits) { return bits >= 0 ? w << bits : w >> -bits; }
+
+template <class L>
+PROBES_FN float held_term(const Piece<L::group>& p, const Held& h, const Lane& lane) {
+    int32_t dot[2];
+    if constexpr (L::group) {
+        dot[0] = h.bias[0], dot[1] = h.bias[1];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const uint32_t a = (p.low.w[j] & 0x0f0f0f0fu) | (left(p.high.w[0], 4 - 2 * j) & 0x30303030u);
+            const uint32_t b = ((p.low.w[j] >> 4) & 0x0f0f0f0fu) | (left(p.high.w[1], 4 - 2 * j) & 0x30303030u);
+            dot[0] = dp4a(a, h.x[j], dot[0]);
+            dot[1] = dp4a(b, h.x[4 + j], dot[1]);
+        }
+    } else {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            int32_t low = 0, high = 0;
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                low = dp4a_unsigned(p.low[half].w[j] & lane.low_mask, h.x[4 * half + j], low);
+                high = dp4a_unsigned(p.high[half].w[j] & lane.high_mask, h.x[4 * half + j], high);
+            }
+            dot[half] = h.bias[half] + low * lane.low_factor + high * lane.high_factor;
+        }
+    }
+    const float both = mul(h.d8, float_of_half(p.d));
+    const float f0 = sub(float_of_bits(static_cast<uint32_t>(dot[0])), kMagic);
+    const float f1 = sub(float_of_bits(static_cast<uint32_t>(dot[1])), kMagic);
+    return add(mul(mul(both, signed_byte(p.scales, 0)), f0), mul(mul(both, second_byte(p.scales)), f1));
+}
+
+#ifdef __CUDACC__
+// The butterfly of one virtual warp for P rows at once. While there are two rows left to a lane, lanes that
+// differ in this offset exchange halves: each keeps one row's sum and hands the other over. Addition commutes,
+// so a row's bits are those of its own XOR butterfly. Lane k ends with the sum of row k / (32 / P).
+template <int P>
+__device__ __forceinline__ float butterfly(const float (&acc)[P], uint32_t lane) {
+    const uint32_t all = 0xffffffffu;
+    if constexpr (P == 1) {
+        float v = acc[0];
+#pragma unroll
+        for (int offset = 16; offset; offset >>= 1) v = add(v, __shfl_xor_sync(all, v, offset));
+        return v;
+    } else if constexpr (P == 2) {
+        const bool upper = lane & 16;
+        float v = add(upper ? acc[1] : acc[0], __shfl_xor_sync(all, upper ? acc[0] : acc[1], 16));
+#pragma unroll
+        for (int offset = 8; offset; offset >>= 1) v = add(v, __shfl_xor_sync(all, v, offset));
+        return v;
+    } else {
+        static_assert(P == 4, "one, two or four rows at once");
+        const bool upper = lane & 16, third = lane & 8;
+        const float v0 = add(upper ? acc[2] : acc[0], __shfl_xor_sync(all, upper ? acc[0] : acc[2], 16));
+        const float v1 = add(upper ? acc[3] : acc[1], __shfl_xor_sync(all, upper ? acc[1] : acc[3], 16));
+        float v = add(third ? v1 : v0, __shfl_xor_sync(all, third ? v0 : v1, 8));
+#pragma unroll
+        for (int offset = 4; offset; offset >>= 1) v = add(v, __shfl_xor_sync(all, v, offset));
+        return v;
+    }
+}
+
+// A thread's activations and places for its first K units t, t + 256, ...
+template <class L, int K>
+struct Steps {
+    Held held[K];
+    Place at[K];
+    Lane lane;
+
+    __device__ __forceinline__ Steps(const uint8_t* x8, int thread, int nbe) {
+        lane = lane_of(thread & 7);
+#pragma unroll
+        for (int k = 0; k < K; ++k) {
+            const int mine = thread + k * kThreads, unit = mine < nbe * 8 ? mine : thread & 7;
+            held[k] = hold<L>(load_activation(x8, unit), mine < nbe * 8);
+            at[k] = place_of<L>(unit, nbe);
+            pin(at[k].ql), pin(at[k].qh), pin(at[k].sc), pin(at[k].d);
+        }
+    }
+};
+#endif
+
+}  // namespace probes

@@ -1,0 +1,153 @@
+"""Bulk copies, mbarriers and shared memory by 32-bit address: inline PTX for Numba.
+
+Twin of kernels_cu/ring.cuh's first part. An address is a uint32 in the shared window. Barriers and copies
+have side effects on memory, so that no load crosses them. sm_90 and up, except the loads and stores.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+_MEMORY = "ring_memory"
+
+
+def _statement(text: str, *kinds: Any) -> Any:
+    """An intrinsic without a result: inline PTX of up to four arguments, uint32 or a pointer ('pointer')."""
+    from numba.cuda.extending import intrinsic
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        values = [builder.ptrtoint(a, _I64) if isinstance(a.type, ir.PointerType) else a for a in args]
+        kind = ir.FunctionType(ir.VoidType(), [v.type for v in values])
+        letters = ["l" if v.type.width == 64 else "r" for v in values]
+        builder.call(ir.InlineAsm(kind, text, ",".join([*letters, "~{memory}"]), side_effect=True), values)
+        return context.get_dummy_value()
+
+    def signature(*given: Any) -> Any:
+        return types.void(*(g if k == "pointer" else k for g, k in zip(given, kinds, strict=True)))
+
+    if not kinds:
+        return intrinsic(lambda typingctx: (signature(), codegen))
+    if len(kinds) == 1:
+        return intrinsic(lambda typingctx, a: (signature(a), codegen))
+    if len(kinds) == 2:
+        return intrinsic(lambda typingctx, a, b: (signature(a, b), codegen))
+    return intrinsic(lambda typingctx, a, b, c, d: (signature(a, b, c, d), codegen))
+
+
+def _memory_address() -> Any:
+    """An intrinsic () -> uint32: where the block's dynamic shared memory starts."""
+    from numba.cuda.extending import intrinsic
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        module = builder.module
+        if _MEMORY in module.globals:
+            memory = module.globals[_MEMORY]
+        else:
+            memory = ir.GlobalVariable(module, ir.ArrayType(_I8, 0), _MEMORY, addrspace=3)
+            memory.linkage, memory.align = "external", 128
+        return builder.trunc(builder.ptrtoint(memory, _I64), _I32)
+
+    return intrinsic(lambda typingctx: (types.uint32(), codegen))
+
+
+def _load(kind: Any, result: Any, align: int, words: int = 1) -> Any:
+    """An intrinsic (address) -> one value, or a tuple of `words` values, out of shared memory."""
+    from numba.cuda.extending import intrinsic
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        whole = ir.VectorType(kind, words) if words > 1 else kind
+        value = builder.load(builder.inttoptr(args[0], whole.as_pointer(3)), align=align)
+        if words == 1:
+            return builder.zext(value, _I32) if kind is _I16 else value
+        parts = [builder.extract_element(value, ir.Constant(_I32, k)) for k in range(words)]
+        return context.make_tuple(builder, sig.return_type, parts)
+
+    out = types.UniTuple(result, words) if words > 1 else result
+    return intrinsic(lambda typingctx, address: (out(types.uint32), codegen))
+
+
+def _store(value: Any) -> Any:
+    """An intrinsic (address, value): four bytes into shared memory."""
+    from numba.cuda.extending import intrinsic
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        builder.store(args[1], builder.inttoptr(args[0], args[1].type.as_pointer(3)), align=4)
+        return context.get_dummy_value()
+
+    return intrinsic(lambda typingctx, address, v: (types.void(types.uint32, value), codegen))
+
+
+def _pinned() -> Any:
+    """An intrinsic word -> the same word, which the compiler will rather keep than work out again."""
+    from numba.cuda.extending import intrinsic
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_I32, [_I32])
+        return builder.call(ir.InlineAsm(kind, "mov.b32 $0, $1;", "=r,r", side_effect=True), args)
+
+    return intrinsic(lambda typingctx, word: (types.uint32(types.uint32), codegen))
+
+
+def _draw() -> Any:
+    """An intrinsic (pointer, last) -> uint32: the counter before it went up by one, from `last` to 0."""
+    from numba.cuda.extending import intrinsic
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_I32, [_I64, _I32])
+        text = "atom.global.inc.u32 $0, [$1], $2;"
+        asm = ir.InlineAsm(kind, text, "=r,l,r,~{memory}", side_effect=True)
+        return builder.call(asm, [builder.ptrtoint(args[0], _I64), args[1]])
+
+    return intrinsic(lambda typingctx, pointer, last: (types.uint32(pointer, types.uint32), codegen))
+
+
+def _is_null() -> Any:
+    """An intrinsic (pointer) -> bool."""
+    from numba.cuda.extending import intrinsic
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.icmp_unsigned("==", builder.ptrtoint(args[0], _I64), ir.Constant(_I64, 0))
+
+    return intrinsic(lambda typingctx, pointer: (types.boolean(pointer), codegen))
+
+
+@functools.cache
+def statements() -> SimpleNamespace:
+    """What kernels_cu/ring.cuh spells in inline PTX, under the same names, and shared memory by address."""
+    word, single = types.uint32, types.float32
+    return SimpleNamespace(
+        memory=_memory_address(),
+        barrier_init=_statement("mbarrier.init.shared::cta.b64 [$0], $1;", word, word),
+        barriers_ready=_statement("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;"),
+        barrier_arrive=_statement("mbarrier.arrive.shared::cta.b64 _, [$0];", word),
+        barrier_expect=_statement("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", word, word),
+        barrier_wait=_statement(
+            "{\n\t.reg .pred done;\n\tAGAIN:\n\tmbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1;\n\t"
+            "@!done bra AGAIN;\n\t}",
+            word,
+            word,
+        ),
+        bulk_copy=_statement(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];",
+            word,
+            "pointer",
+            word,
+            word,
+        ),
+        load16=_load(_I32, word, 16, 4),
+        load8=_load(_I32, word, 8, 2),
+        load2=_load(_I16, word, 2),
+        load_word=_load(_I32, types.int32, 4),
+        load_floats=_load(ir.FloatType(), single, 16, 4),
+        store_word=_store(types.int32),
+        store_float=_store(single),
+        pinned=_pinned(),
+        draw=_draw(),
+        is_null=_is_null(),
+    )

@@ -1,0 +1,145 @@
+"""The ring and async forms on a GPU: the oracle's bits in every geometry, replays, drawn tickets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from probes import l1_ring
+from probes.bench import BACKENDS, bits
+from probes.core import packing, q6k, q8
+from probes.core.layouts import LAYOUTS
+from probes.core.types import Shape, Unavailable
+from probes.l1_ring import Geometry
+
+pytestmark = pytest.mark.gpu
+
+SHAPES = [Shape(od, id_) for od in (1, 3, 1023) for id_ in (256, 512, 3584, 5120, 13824, 16384, 18944)]
+SHAPES += [
+    Shape(5120, 512),
+    Shape(5120, 5120),
+    Shape(64, 8192),
+    Shape(64, 8448),
+    Shape(64, 24576),
+    Shape(64, 25600),
+]
+GEOMETRIES = [
+    Geometry(1, 1), Geometry(1, 2, drawn=True), Geometry(2, 2, drawn=True), Geometry(4, 2, 2),
+    Geometry(4, 1, drawn=True), Geometry(8, 1, 1), Geometry(3, 2, 3, drawn=True),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def kernels(bench: Any) -> dict[str, Any]:
+    """Kernels by backend; a backend that cannot be built here skips its tests with the reason."""
+    names = [f"l1_{lay.name}_{form}" for lay in LAYOUTS for form in ("ring", "async")]
+    out: dict[str, Any] = {}
+    for backend in BACKENDS:
+        try:
+            out[backend] = bench.kernels("l1_ring", names, backend)
+        except Unavailable as error:
+            out[backend] = error
+    return out
+
+
+def of(kernels: dict[str, Any], backend: str) -> Any:
+    if isinstance(kernels[backend], Unavailable):
+        pytest.skip(str(kernels[backend]))
+    return kernels[backend]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_ring_equals_the_oracle(bench: Any, kernels: Any, backend: str, shape: Shape) -> None:
+    from probes.gpu.memory import Buffer
+
+    facts = bench.gpu.facts
+    if facts.compute_capability < (9, 0):
+        pytest.skip(f"bulk copies need sm_90, this GPU is {facts.arch}")
+    raw, x8 = q6k.random_raw(shape, 1), q8.random_x8(shape.id, 2)
+    want = bits(q6k.reference(raw, x8))
+    for lay in LAYOUTS:
+        packed = packing.pack(raw, lay)
+        stride = packed.shape[1]
+        kernel = of(kernels, backend)[f"l1_{lay.name}_ring"]
+        with Buffer.of(packed) as w, Buffer.of(x8) as x, Buffer(4 * shape.od) as out, Buffer(16) as counter:
+            counter.upload(np.zeros(4, np.uint32))
+            for geometry in GEOMETRIES:
+                try:
+                    made = l1_ring.plan(shape, lay, stride, geometry, facts)
+                except Unavailable:
+                    continue
+                l1_ring.make_room(kernel, made.config.smem_bytes)
+                pointers = (w.address, x.address, out.address)
+                launch = l1_ring.ring_launch(
+                    kernel, made, pointers, counter.address, shape.nbe, stride, shape.od
+                )
+                out.poison()
+                launch.enqueue(bench.gpu.stream)
+                what = f"{backend} {lay.name} {shape} {geometry}"
+                np.testing.assert_array_equal(out.download(np.uint32, shape.od), want, err_msg=what)
+                assert counter.download(np.uint32, 1)[0] == 0, what
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_async_equals_the_oracle(bench: Any, kernels: Any, backend: str, shape: Shape) -> None:
+    from probes.gpu.memory import Buffer
+
+    raw, x8 = q6k.random_raw(shape, 3), q8.random_x8(shape.id, 4)
+    want = bits(q6k.reference(raw, x8))
+    for lay in LAYOUTS:
+        packed = packing.pack(raw, lay)
+        stride = packed.shape[1]
+        kernel = of(kernels, backend)[f"l1_{lay.name}_async"]
+        with Buffer.of(packed) as w, Buffer.of(x8) as x, Buffer(4 * shape.od) as out:
+            for blocks in (1, 3, 1000):
+                config = l1_ring.async_plan(shape, lay, stride, blocks, bench.gpu.facts)
+                pointers = (w.address, x.address, out.address)
+                out.poison()
+                l1_ring.async_launch(kernel, config, pointers, shape.nbe, stride, shape.od).enqueue(
+                    bench.gpu.stream
+                )
+                np.testing.assert_array_equal(
+                    out.download(np.uint32, shape.od), want, err_msg=f"{backend} {lay.name} {shape} {blocks}"
+                )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_replays_give_the_same_bits_and_leave_the_counter_at_zero(
+    bench: Any, kernels: Any, backend: str
+) -> None:
+    from probes.gpu.graph import capture
+    from probes.gpu.memory import Buffer
+
+    facts = bench.gpu.facts
+    if facts.compute_capability < (9, 0):
+        pytest.skip(f"bulk copies need sm_90, this GPU is {facts.arch}")
+    shape, lay = Shape(5120, 5120), LAYOUTS[3]
+    raw, x8 = q6k.random_raw(shape, 5), q8.random_x8(shape.id, 6)
+    want, packed = bits(q6k.reference(raw, x8)), packing.pack(raw, lay)
+    kernel = of(kernels, backend)[f"l1_{lay.name}_ring"]
+    made = l1_ring.plan(shape, lay, packed.shape[1], Geometry(2, 2, 3, drawn=True), facts)
+    assert made.drawn
+    l1_ring.make_room(kernel, made.config.smem_bytes)
+    with Buffer.of(packed) as w, Buffer.of(x8) as x, Buffer(4 * shape.od) as out, Buffer(16) as counter:
+        counter.upload(np.zeros(4, np.uint32))
+        launch = l1_ring.ring_launch(
+            kernel,
+            made,
+            (w.address, x.address, out.address),
+            counter.address,
+            shape.nbe,
+            packed.shape[1],
+            shape.od,
+        )
+        graph = capture(bench.gpu.stream, [launch] * 20)
+        for _ in range(10):
+            out.poison()
+            for _ in range(20):
+                graph.replay()
+            np.testing.assert_array_equal(out.download(np.uint32, shape.od), want)
+            assert counter.download(np.uint32, 1)[0] == 0
+        graph.close()

@@ -1,0 +1,174 @@
+"""The Numba kernels' own Python, run on the host: one thread per CUDA thread, NumPy scalars for arithmetic.
+
+`launch(…)` runs chosen blocks of a kernel that `make(ops, kind)` returns. Memory is a Pointer into a NumPy
+array, so an index outside it raises. Warps and blocks meet at real barriers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+U32, F32 = np.uint32, np.float32
+
+
+class Pointer:
+    """A typed pointer: `p[i]` counts elements, loads count bytes."""
+
+    def __init__(self, array: NDArray[Any], offset: int = 0) -> None:
+        self.array, self.offset = array.reshape(-1), offset
+
+    def __getitem__(self, i: Any) -> Any:
+        return self.array[self._at(i)]
+
+    def __setitem__(self, i: Any, value: Any) -> None:
+        self.array[self._at(i)] = value
+
+    def _at(self, i: Any) -> int:
+        k = self.offset + int(i)
+        assert 0 <= k < self.array.size, f"element {k} of {self.array.size}"
+        return k
+
+    def words(self, offset: Any, count: int, kind: Any) -> tuple[Any, ...]:
+        size = np.dtype(kind).itemsize
+        raw = self.array.view(np.uint8)
+        first = self.offset * self.array.itemsize + int(offset)
+        assert first % (count * size) == 0, f"{count * size} bytes at {first} are not aligned"
+        assert 0 <= first <= raw.size - count * size, f"byte {first} of {raw.size}"
+        return tuple(np.uint32(x) for x in raw[first : first + count * size].view(kind))
+
+
+def _dp4a(a: Any, b: Any, c: Any) -> Any:
+    x, y = (np.array([v], U32).view(np.int8).astype(np.int64) for v in (a, b))
+    return np.int32(int(c) + int((x * y).sum()))
+
+
+def _float(bits: Any) -> Any:
+    return np.array([bits], U32).view(F32)[0]
+
+
+def _bits(value: Any) -> Any:
+    return np.array([value], F32).view(U32)[0]
+
+
+OPS = SimpleNamespace(
+    jit=lambda f: f,
+    mul=lambda a, b: F32(a) * F32(b),
+    add=lambda a, b: F32(a) + F32(b),
+    sub=lambda a, b: F32(a) - F32(b),
+    divide=lambda a, b: F32(a) / F32(b),
+    square_root=lambda x: np.sqrt(F32(x)),
+    dp4a=_dp4a,
+    float_of_half=lambda h: np.array([h], np.uint16).view(np.float16).astype(F32)[0],
+    half_of_float=lambda x: np.uint32(np.array([x], F32).astype(np.float16).view(np.uint16)[0]),
+    round_to_int=lambda x: np.int32(np.rint(F32(x))),
+    float_of_bits=_float,
+    bits_of_float=_bits,
+    advance=lambda p, n: Pointer(p.array, p.offset + int(n)),
+    load16=lambda p, offset: p.words(offset, 4, "<u4"),
+    load8=lambda p, offset: p.words(offset, 2, "<u4"),
+    load2=lambda p, offset: p.words(offset, 1, "<u2")[0],
+)
+
+GATE = SimpleNamespace(
+    begin=lambda flags, stamps: None, late_wait=lambda: None, prefetch=lambda p, n: None,
+    end=lambda flags, stamps: None,
+)  # fmt: skip
+"""The parts of kernels_numba.pdl that only a GPU has."""
+
+
+class Cuda:
+    """As much of numba.cuda as the kernels use."""
+
+    def __init__(self, grid: int, block: int) -> None:
+        self.gridDim = SimpleNamespace(x=grid)
+        self._own = threading.local()
+        self._warps = [threading.Barrier(min(32, block)) for _ in range(-(-block // 32))]
+        self._all = threading.Barrier(block)
+        self._boxes = np.zeros((2, block), object)
+        self._shared: dict[int, Any] = {}
+        self._lock = threading.Lock()
+        self.shared = SimpleNamespace(array=self._shared_array)
+        self.local = SimpleNamespace(array=lambda n, kind: np.zeros(n, str(kind)))
+
+    @property
+    def threadIdx(self) -> Any:
+        return SimpleNamespace(x=self._own.thread)
+
+    @property
+    def blockIdx(self) -> Any:
+        return SimpleNamespace(x=self._own.block)
+
+    def syncthreads(self) -> None:
+        self._all.wait()
+
+    def _shared_array(self, n: int, kind: Any, alignment: int = 4) -> Any:
+        """The k-th array that a thread asks for is the block's k-th."""
+        k = self._own.arrays
+        self._own.arrays += 1
+        with self._lock:
+            return self._shared.setdefault(k, np.zeros(n, str(kind)))
+
+    def _exchange(self, value: Any, source: int) -> Any:
+        t = self._own.thread
+        box = self._boxes[self._own.turn & 1]
+        self._own.turn += 1
+        box[t] = value
+        self._warps[t // 32].wait()
+        return box[t // 32 * 32 + source]
+
+    def shfl_xor_sync(self, mask: int, value: Any, lane: int) -> Any:
+        return self._exchange(value, (self._own.thread % 32) ^ lane)
+
+    def shfl_down_sync(self, mask: int, value: Any, delta: int) -> Any:
+        lane = self._own.thread % 32
+        return self._exchange(value, lane + delta if lane + delta < 32 else lane)
+
+    def run(self, kernel: Callable[..., None], args: tuple[Any, ...], block: int, threads: int) -> None:
+        """One block to its end; the first error of any thread is raised."""
+        errors: list[BaseException] = []
+        self._shared.clear()
+
+        def thread(t: int) -> None:
+            self._own.thread, self._own.block, self._own.turn, self._own.arrays = t, block, 0, 0
+            try:
+                with np.errstate(over="ignore", divide="ignore"):
+                    kernel(*args)
+            except threading.BrokenBarrierError:
+                pass
+            except BaseException as error:
+                errors.append(error)
+                for barrier in (*self._warps, self._all):
+                    barrier.abort()
+
+        pool = [threading.Thread(target=thread, args=(t,)) for t in range(threads)]
+        for p in pool:
+            p.start()
+        for p in pool:
+            p.join()
+        if errors:
+            raise errors[0]
+
+
+def launch(
+    monkeypatch: Any, make: Callable[[Any, str], Any], args: Iterable[Any], grid: int, block: int,
+    blocks: Iterable[int],
+) -> None:  # fmt: skip
+    """Run some blocks of the plain kind of a kernel. Arrays become Pointers, other values stay."""
+    import numba
+
+    from kernels_numba import pdl
+
+    for b in blocks:
+        cuda = Cuda(grid, block)
+        monkeypatch.setattr(numba, "cuda", cuda, raising=False)
+        monkeypatch.setattr(pdl, "parts", lambda kind: GATE)
+        kernel = make(OPS, "plain")
+        monkeypatch.undo()
+        ready = [Pointer(a) if isinstance(a, np.ndarray) else a for a in args]
+        cuda.run(kernel, (*ready, np.int32(0), None), b, block)
