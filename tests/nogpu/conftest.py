@@ -1,4 +1,4 @@
-"""Fixtures of the tests that need no GPU."""
+"""Kernels of one .cu file on host fibers: `l2_on_host` and `l3_on_host`, built once a session."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import pytest
 
 from probes.core.types import Unavailable
 
-HERE = Path(__file__).parent
+EMULATOR = Path(__file__).parent / "cuda_on_host"
 
 
-@pytest.fixture(scope="session")
-def fibers(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """L2's C++ kernels, run on the host by fibers: see cuda_on_host."""
+def on_host(name: str, folder: Path) -> ctypes.CDLL:
+    """cuda_on_host/NAME.cpp built and loaded; skips without a host compiler, fails in CI."""
     from kernels_cu import build
 
     try:
@@ -25,11 +24,22 @@ def fibers(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         if os.environ.get("CI"):
             pytest.fail(f"CI needs a host compiler: {error}")
         pytest.skip(str(error))
-    folder = tmp_path_factory.mktemp("fibers")
     (folder / "constants.gen.cuh").write_text(build.constants_header())
     (folder / "layouts.gen.cuh").write_text(build.layouts_header())
-    emulator, out = HERE / "cuda_on_host", folder / "l2.so"
-    includes = [f"-I{p}" for p in (folder, emulator, build.HERE)]
-    command = [compiler, *build.HOST_FLAGS, *includes, str(emulator / "l2.cpp"), "-o", str(out)]
+    out = folder / f"{name}.so"
+    includes = [f"-I{p}" for p in (folder, EMULATOR, build.HERE)]
+    command = [compiler, *build.HOST_FLAGS, *includes, str(EMULATOR / f"{name}.cpp"), "-o", str(out)]
     subprocess.run(command, check=True)
     return ctypes.CDLL(str(out))
+
+
+@pytest.fixture(scope="session")
+def l2_on_host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The L2 kernels, run on the host."""
+    return on_host("l2", tmp_path_factory.mktemp("l2_on_host"))
+
+
+@pytest.fixture(scope="session")
+def l3_on_host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The L3 kernels, run on the host."""
+    return on_host("l3", tmp_path_factory.mktemp("l3_on_host"))

@@ -1,0 +1,310 @@
+"""The L2 kernels: four chains, each kernel in the kinds of pdl.py. Twins of kernels_cu/l2.cu.
+
+    stream          XOR of a 16 KiB tile per block, mixed with a word of the predecessor's result
+    compute, wide   multiply-adds on 4 or 48 words a thread, half of them before the predecessor is needed
+    empty           nothing
+    rms_quantise … add   a decode layer, see probes/core/decode.py
+    sleeper         lets its successor start, sleeps, then writes: what a missing wait is caught with
+
+Same names and arguments as in C++; each ends with flags (TRIGGER, STAMP) and stamps (two words).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from numba import float32, int32, int64, types, uint32, uint64
+
+from kernels_numba import attention, decode, pdl, q4k, q6k, q8, swiglu
+from kernels_numba.l1 import reductions
+from kernels_numba.ops import gpu_ops
+from probes.core.chains import CONSTANTS
+from probes.core.layouts import layout
+
+THREADS, WARPS, PAD_WORDS, PAD40 = 256, 8, 10, 40
+_BYTES, _HALVES, _FLOATS, _WORDS, _LONGS = (
+    types.CPointer(t) for t in (types.uint8, types.uint16, types.float32, types.uint32, types.uint64)
+)
+_INT, _FLOAT = types.int32, types.float32
+
+
+def _stream(ops: SimpleNamespace, kind: str) -> Any:
+    from numba import cuda
+
+    gate = pdl.parts(kind)
+    begin, late_wait, end = gate.begin, gate.late_wait, gate.end
+    advance, load16 = ops.advance, ops.load16
+    tile, mix = CONSTANTS.tile, CONSTANTS.mix
+
+    def kernel(w, prev, out, flags, stamps):  # type: ignore[no-untyped-def]
+        begin(flags, stamps)
+        t, b = int32(cuda.threadIdx.x), int64(cuda.blockIdx.x)
+        row = advance(w, b * tile + int64(t) * 16)
+        v0, v1, v2, v3 = load16(row, 0), load16(row, 4096), load16(row, 8192), load16(row, 12288)
+        x = uint32(v0[0] ^ v0[1] ^ v0[2] ^ v0[3] ^ v1[0] ^ v1[1] ^ v1[2] ^ v1[3])
+        x = uint32(x ^ v2[0] ^ v2[1] ^ v2[2] ^ v2[3] ^ v3[0] ^ v3[1] ^ v3[2] ^ v3[3])
+        sums = cuda.shared.array(WARPS, uint32, alignment=16)
+        for k in range(5):
+            x = uint32(x ^ uint32(cuda.shfl_xor_sync(0xFFFFFFFF, int32(x), 16 >> k)))
+        if t & 31 == 0:
+            sums[uint32(t) >> uint32(5)] = x
+        cuda.syncthreads()
+        late_wait()  # not before the loads are used: ptxas would sink them below it
+        if t == 0:
+            for k in range(1, WARPS):
+                x = uint32(x ^ sums[k])
+            carry = prev[int64(cuda.gridDim.x) - 1 - b]
+            out[b] = uint32(uint32(uint32(x ^ carry) * uint32(mix)) + uint32(1))
+        end(flags, stamps)
+
+    return kernel
+
+
+def _chain(words: int) -> Callable[[SimpleNamespace, str], Any]:
+    """The compute kernel with `words` words a thread, in registers: a local array that NVVM takes apart."""
+
+    def make(ops: SimpleNamespace, kind: str) -> Any:
+        from numba import cuda
+
+        gate = pdl.parts(kind)
+        begin, late_wait, end = gate.begin, gate.late_wait, gate.end
+
+        @ops.jit
+        def steps(x, factor, step, count):  # type: ignore[no-untyped-def]  # x * factor + step, count times
+            k = int32(0)
+            while k < count:
+                for s in range(words):
+                    x[s] = uint32(uint32(x[s] * factor) + step)
+                k = int32(k + 1)
+
+        def kernel(prev, out, m, c, iters, flags, stamps):  # type: ignore[no-untyped-def]
+            begin(flags, stamps)
+            i = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
+            last = uint32(uint32(cuda.gridDim.x) * uint32(THREADS) - uint32(1))
+            factor, step = uint32(m), uint32(c)
+            x = cuda.local.array(words, uint32)
+            for s in range(words):
+                x[s] = uint32(uint32(i * uint32(words)) + uint32(s))
+            half = int32(uint32(iters) >> uint32(1))
+            steps(x, factor, step, half)
+            late_wait()
+            carry = prev[uint32(last - i)]
+            for s in range(words):
+                x[s] = uint32(x[s] ^ carry)
+            steps(x, factor, step, int32(iters - half))
+            total = uint32(0)
+            for s in range(words):
+                total = uint32(total + x[s])
+            out[i] = total
+            end(flags, stamps)
+
+        return kernel
+
+    return make
+
+
+def _rms_quantise(ops: SimpleNamespace, kind: str) -> Any:
+    from numba import cuda
+
+    gate = pdl.parts(kind)
+    begin, late_wait, prefetch, end = gate.begin, gate.late_wait, gate.prefetch, gate.end
+    unit, store, reduce_row = decode.functions(ops), q8.warp_store(ops), reductions(ops).row
+    rms_scale, rms_value, add, mul, advance = unit.rms_scale, unit.rms_value, ops.add, ops.mul, ops.advance
+
+    def kernel(h, gamma, x8, n, eps, flags, stamps):  # type: ignore[no-untyped-def]
+        begin(flags, stamps)
+        t = int32(cuda.threadIdx.x)
+        first = int64(cuda.blockIdx.x) * THREADS
+        prefetch(advance(gamma, first), THREADS * 4)
+        late_wait()
+        acc = float32(0.0)
+        k = t
+        while k < n:
+            acc = add(acc, mul(h[k], h[k]))
+            k = int32(k + THREADS)
+        total = reduce_row(acc)  # every block sums all squares, so that each can go on alone
+        scale = cuda.shared.array(1, float32, alignment=16)
+        if t == 0:
+            scale[0] = rms_scale(total, n, eps)
+        cuda.syncthreads()
+        i = int64(first + t)
+        store(rms_value(h[i], scale[0], gamma[i]), x8, (i >> 5) * PAD_WORDS)
+        end(flags, stamps)
+
+    return kernel
+
+
+def _q4k(ops: SimpleNamespace, kind: str) -> Any:
+    from numba import cuda
+
+    gate = pdl.parts(kind)
+    begin, late_wait, prefetch, end = gate.begin, gate.late_wait, gate.prefetch, gate.end
+    unit, total_of, add, advance = q4k.functions(ops), attention.butterfly(ops), ops.add, ops.advance
+    weights, activations, term = unit.weights, unit.activations, unit.term
+
+    def kernel(w, x8, out, nbe, flags, stamps):  # type: ignore[no-untyped-def]  # one row per warp
+        begin(flags, stamps)
+        t = int32(cuda.threadIdx.x)
+        row_bytes, units = int64(int32(nbe * q4k.BLOCK)), int32(nbe * 4)
+        block = advance(w, int64(cuda.blockIdx.x) * WARPS * row_bytes)
+        prefetch(block, int32(row_bytes * WARPS))
+        warp, lane = uint32(uint32(t) >> uint32(5)), int32(t & 31)
+        row = advance(block, int64(warp) * row_bytes)
+        late_wait()
+        total = float32(0.0)
+        first = int32(0)
+        while first < units:
+            u = int32(first + lane)
+            acc = float32(0.0)
+            if u < units:
+                acc = add(acc, term(weights(row, u), activations(x8, u), u))
+            total = add(total, total_of(acc))
+            first = int32(first + 32)
+        if lane == 0:
+            out[int64(cuda.blockIdx.x) * WARPS + int64(warp)] = total
+        end(flags, stamps)
+
+    return kernel
+
+
+def _q6k(ops: SimpleNamespace, kind: str) -> Any:
+    from numba import cuda
+
+    gate = pdl.parts(kind)
+    begin, late_wait, prefetch, end = gate.begin, gate.late_wait, gate.prefetch, gate.end
+    unit, add, advance, reduce_row = (
+        q6k.functions(ops, layout("dpl")),
+        ops.add,
+        ops.advance,
+        reductions(ops).row,
+    )
+    load, term = unit.load, unit.term
+
+    def kernel(w, x8, out, nbe, row_stride, flags, stamps):  # type: ignore[no-untyped-def]  # one row per block
+        begin(flags, stamps)
+        t = int32(cuda.threadIdx.x)
+        row = advance(w, int64(cuda.blockIdx.x) * int64(row_stride))
+        prefetch(row, row_stride)
+        late_wait()
+        acc = float32(0.0)
+        units = int32(nbe * 8)
+        u = t
+        while u < units:
+            acc = add(acc, term(load(row, x8, u, nbe), u))
+            u = int32(u + THREADS)
+        total = reduce_row(acc)
+        if t == 0:
+            out[cuda.blockIdx.x] = total
+        end(flags, stamps)
+
+    return kernel
+
+
+def _quantise(ops: SimpleNamespace, kind: str) -> Any:
+    from numba import cuda
+
+    gate, store = pdl.parts(kind), q8.warp_store(ops)
+    begin, end = gate.begin, gate.end
+
+    def kernel(x, x8, flags, stamps):  # type: ignore[no-untyped-def]
+        begin(flags, stamps)
+        i = int64(cuda.blockIdx.x) * THREADS + int64(cuda.threadIdx.x)
+        store(x[i], x8, (i >> 5) * PAD_WORDS)
+        end(flags, stamps)
+
+    return kernel
+
+
+def _swiglu_quantise(ops: SimpleNamespace, kind: str) -> Any:
+    from numba import cuda
+
+    gate, store, gated = pdl.parts(kind), q8.warp_store(ops), swiglu.functions(ops).swiglu
+    begin, end = gate.begin, gate.end
+
+    def kernel(gu, x8, nf, flags, stamps):  # type: ignore[no-untyped-def]
+        begin(flags, stamps)
+        i = int64(cuda.blockIdx.x) * THREADS + int64(cuda.threadIdx.x)
+        store(gated(gu[i], gu[nf + i]), x8, (i >> 5) * PAD_WORDS)
+        end(flags, stamps)
+
+    return kernel
+
+
+def _add(ops: SimpleNamespace, kind: str) -> Any:
+    from numba import cuda
+
+    gate, add = pdl.parts(kind), ops.add
+    begin, end = gate.begin, gate.end
+
+    def kernel(a, b, out, flags, stamps):  # type: ignore[no-untyped-def]
+        begin(flags, stamps)
+        i = int64(cuda.blockIdx.x) * THREADS + int64(cuda.threadIdx.x)
+        out[i] = add(a[i], b[i])
+        end(flags, stamps)
+
+    return kernel
+
+
+def _empty(ops: SimpleNamespace, kind: str) -> Any:
+    gate = pdl.parts(kind)
+    begin, end = gate.begin, gate.end
+
+    def kernel(flags, stamps):  # type: ignore[no-untyped-def]
+        begin(flags, stamps)
+        end(flags, stamps)
+
+    return kernel
+
+
+def _sleeper(ops: SimpleNamespace) -> Any:
+    from numba import cuda
+
+    trigger, globaltimer = pdl.statements().trigger, ops.globaltimer
+
+    def kernel(src, dst, n, sleep_ns):  # type: ignore[no-untyped-def]  # one block
+        trigger()
+        start = globaltimer()
+        while uint64(globaltimer() - start) < uint64(sleep_ns):
+            pass
+        i = int32(cuda.threadIdx.x)
+        while i < n:
+            dst[i] = src[i]
+            i = int32(i + THREADS)
+
+    return kernel
+
+
+_FORMS: dict[str, tuple[Callable[[SimpleNamespace, str], Any], tuple[Any, ...], bool]] = {
+    "stream": (_stream, (_BYTES, _WORDS, _WORDS), True),
+    "compute": (_chain(CONSTANTS.narrow), (_WORDS, _WORDS, _INT, _INT, _INT), True),
+    "wide": (_chain(CONSTANTS.wide), (_WORDS, _WORDS, _INT, _INT, _INT), True),
+    "empty": (_empty, (), False),
+    "rms_quantise": (_rms_quantise, (_FLOATS, _FLOATS, _WORDS, _INT, _FLOAT), True),
+    "q4k": (_q4k, (_BYTES, _BYTES, _FLOATS, _INT), True),
+    "q6k": (_q6k, (_BYTES, _BYTES, _FLOATS, _INT, _INT), True),
+    "rope_store": (attention.rope_store, (_FLOATS, _FLOATS, _FLOATS, _HALVES, _INT, _INT, _INT), True),
+    "attention_split": (
+        attention.attention_split,
+        (_FLOATS, _BYTES, _FLOATS, _INT, _INT, _INT, _FLOAT),
+        True,
+    ),
+    "attention_combine": (attention.attention_combine, (_FLOATS, _FLOATS, _INT), False),
+    "quantise": (_quantise, (_FLOATS, _WORDS), False),
+    "swiglu_quantise": (_swiglu_quantise, (_FLOATS, _WORDS, _INT), False),
+    "add": (_add, (_FLOATS, _FLOATS, _FLOATS), False),
+}
+"""Kernel -> its maker, its own arguments, whether it has anything to do before the wait (a late kind)."""
+
+
+def kernels() -> dict[str, tuple[Any, Any]]:
+    """Every kernel as name -> (Python function, signature), ready for compile.py."""
+    ops = gpu_ops()
+    out: dict[str, tuple[Any, Any]] = {}
+    for name, (make, own, late) in _FORMS.items():
+        signature = types.void(*own, _INT, _LONGS)
+        for kind in pdl.KINDS if late else pdl.KINDS[:2]:
+            out[f"l2_{name}_{kind}"] = make(ops, kind), signature
+    out["l2_sleeper"] = _sleeper(ops), types.void(_WORDS, _WORDS, _INT, _INT)
+    return out

@@ -1,0 +1,179 @@
+"""L2's kernels without a GPU: the C++ ones on host fibers, the Numba ones by hand, to the oracle's bits."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from probes import l2_chains
+from probes.core import chains, checksum, decode
+from probes.core.decode import TINY
+from probes.core.layouts import layout
+from probes.core.packing import pack
+
+HERE = Path(__file__).parent
+
+
+def bits(array: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def run(
+    lib: ctypes.CDLL, step: l2_chains.Step, buffers: dict[str, NDArray[Any]], kind: str, seed: int
+) -> None:
+    args: list[Any] = []
+    for a in step.args:
+        if isinstance(a, str):
+            args.append(ctypes.c_void_p(buffers[a].ctypes.data))
+        else:
+            args.append(ctypes.c_float(a) if isinstance(a, float) else ctypes.c_int32(a))
+    end = (0, ctypes.c_void_p(), step.grid, step.block, ctypes.c_uint(seed))
+    getattr(lib, f"run_{step.kernel}_{kind}")(*args, *end)
+
+
+def tiny_buffers(kv: int) -> tuple[decode.Data, dict[str, NDArray[Any]]]:
+    data = decode.data(TINY, 3)
+    buffers: dict[str, NDArray[Any]] = {
+        name: np.full(size, 0xFF, np.uint8) for name, size in l2_chains.activation_bytes(kv, TINY).items()
+    }
+    buffers |= {
+        "in": data.hidden, "out": np.full(TINY.hidden, np.nan, np.float32), "gamma0": data.gamma[0].copy(),
+        "gamma1": data.gamma[1].copy(), "table": decode.rope_table(kv - 1), "w.qkv": data.qkv, "w.o": data.o,
+        "w.gate_up": data.gate_up, "w.down": pack(data.down, layout("dpl")),
+        "w.cache": decode.cache(TINY, kv, 4),
+    }  # fmt: skip
+    return data, buffers
+
+
+@pytest.mark.parametrize(
+    ("kv", "kind", "seed"), [(1, "entry", 0), (63, "plain", 1), (70, "entry", 7), (128, "plain", 8)]
+)
+def test_a_layer_of_13_kernels_equals_the_oracle(
+    l2_on_host: ctypes.CDLL, kv: int, kind: str, seed: int
+) -> None:
+    """Threads in order, backwards and shuffled; every buffer of the layer, to the bit."""
+    data, buffers = tiny_buffers(kv)
+    cache = buffers["w.cache"].copy()
+    want = decode.run_layer(data, cache, data.hidden, buffers["table"], TINY)
+    for step in l2_chains.decode_steps(kv, TINY):
+        run(l2_on_host, step, buffers, kind, seed)
+        name = l2_chains.WRITES[step.name]
+        got = buffers["out" if name == "h" else name]
+        np.testing.assert_array_equal(bits(got), bits(want[name]), err_msg=step.name)
+    np.testing.assert_array_equal(bits(buffers["w.cache"]), bits(cache))
+
+
+@pytest.mark.parametrize("kind", ["plain", "late"])
+def test_the_stream_chain_equals_the_oracle(l2_on_host: ctypes.CDLL, kind: str) -> None:
+    tiles = 3
+    w = np.random.default_rng(1).integers(0, 256, tiles * chains.CONSTANTS.tile, dtype=np.uint8)
+    start = chains.start(tiles, 2)
+    buffers: dict[str, NDArray[Any]] = {
+        **{f"w.{k}": w for k in range(4)}, "start": start, "a": start * 0, "b": start * 0,
+    }  # fmt: skip
+    for step in l2_chains.stream_steps(tiles, 4):
+        run(l2_on_host, step, buffers, kind, 7)
+    np.testing.assert_array_equal(buffers["b"], chains.stream(checksum.read_xors(w), start, 4))
+
+
+@pytest.mark.parametrize(("kernel", "words"), [("compute", 4), ("wide", 48)])
+@pytest.mark.parametrize("iters", [2, 13])
+def test_the_compute_chain_equals_the_oracle(
+    l2_on_host: ctypes.CDLL, kernel: str, words: int, iters: int
+) -> None:
+    start = chains.start(2 * 256, 5)
+    buffers: dict[str, NDArray[Any]] = {"start": start, "a": start * 0, "b": start * 0}
+    for step in l2_chains.compute_steps(2, kernel, iters, 4):
+        run(l2_on_host, step, buffers, "entry", 3)
+    np.testing.assert_array_equal(buffers["b"], chains.compute(words, iters, start, 4))
+
+
+# The Numba kernels' Python on host threads: some blocks of each, against the same oracle
+
+
+@cache
+def emulator() -> Any:
+    """tests/nogpu/numba_on_host.py, which is no test and no package's module."""
+    spec = importlib.util.spec_from_file_location("numba_on_host", HERE / "numba_on_host.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TYPES = {
+    "x8": np.uint32, "a8": np.uint32, "m8": np.uint32, "f8": np.uint32, "w.cache": np.uint16,
+}  # fmt: skip
+BYTES = {"w.qkv", "w.o", "w.gate_up", "w.down"}
+
+
+def typed(name: str, kernel: str, array: NDArray[Any]) -> NDArray[Any]:
+    """A buffer as the kernel's own pointer type."""
+    if name in BYTES or (kernel in ("q4k", "q6k") and name in TYPES):
+        return array.reshape(-1).view(np.uint8)
+    if name == "w.cache":
+        return array.reshape(-1).view(np.uint16 if kernel == "rope_store" else np.uint8)
+    return array.reshape(-1).view(TYPES.get(name, np.float32))
+
+
+@pytest.mark.parametrize("number", range(13))
+def test_a_numba_kernel_s_blocks_equal_the_oracle(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oracle's own buffers go in, and what the first and last block write must be the oracle's words."""
+    from kernels_numba import l2 as twins
+
+    kv = 70
+    data, buffers = tiny_buffers(kv)
+    cache = buffers["w.cache"].copy()
+    want = decode.run_layer(data, cache, data.hidden, buffers["table"], TINY)
+    step = l2_chains.decode_steps(kv, TINY)[number]
+    written = l2_chains.WRITES[step.name]
+    name = "out" if written == "h" else written
+    inputs = {k: v for k, v in want.items() if k != written} | {
+        k: v for k, v in buffers.items() if k.startswith(("w.", "gamma", "table", "in"))
+    }
+    if step.kernel != "rope_store":
+        inputs["w.cache"] = cache
+    out = np.full(want[written].nbytes, 0xFF, np.uint8)
+    args = []
+    for a in step.args:
+        if isinstance(a, str):
+            args.append(typed(a, step.kernel, out if a == name else inputs[a].copy()))
+        else:
+            args.append(np.float32(a) if isinstance(a, float) else np.int32(a))
+    blocks = sorted({0, step.grid - 1})
+    emulator().launch(monkeypatch, twins._FORMS[step.kernel][0], args, step.grid, step.block, blocks)
+    got, expected = out.view(np.uint32), bits(want[written]).view(np.uint32)
+    hit = got != 0xFFFFFFFF
+    np.testing.assert_array_equal(got[hit], expected[hit])
+    if step.kernel == "rope_store":  # its last block writes values into the cache, not q
+        stored = args[3].reshape(2, TINY.kv_heads, kv, 128)
+        np.testing.assert_array_equal(stored[1, :, kv - 1], cache.view(np.uint16)[1, :, kv - 1])
+        assert hit.sum() == 256
+    elif step.kernel == "attention_split":  # five heads of KV head 0, first split; of the last, last split
+        assert hit.sum() == 2 * 5 * decode.CONSTANTS.part
+    else:
+        assert hit.sum() == got.size * len(blocks) // step.grid
+
+
+def test_numba_s_synthetic_kernels_equal_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernels_numba import l2 as twins
+
+    w = np.random.default_rng(1).integers(0, 256, 2 * chains.CONSTANTS.tile, dtype=np.uint8)
+    start = chains.start(2, 2)
+    out = np.zeros(2, np.uint32)
+    emulator().launch(monkeypatch, twins._FORMS["stream"][0], [w, start, out], 2, 256, [0, 1])
+    np.testing.assert_array_equal(out, chains.stream(checksum.read_xors(w), start, 1))
+    for kernel, words in (("compute", 4), ("wide", 48)):
+        start = chains.start(512, 5)
+        out = np.zeros(512, np.uint32)
+        (step,) = l2_chains.compute_steps(2, kernel, 5, 1)
+        args = [start, out, *(np.int32(a) for a in step.args[2:])]
+        emulator().launch(monkeypatch, twins._FORMS[kernel][0], args, 2, 256, [0, 1])
+        np.testing.assert_array_equal(out, chains.compute(words, 5, start, 1))
