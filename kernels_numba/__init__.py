@@ -4,6 +4,8 @@ ops.py       what Numba lacks: wide loads, dp4a, f16 to f32, with a CPU twin for
 q6k.py       one q6_K unit in any layout, as plain functions for cuda.jit and njit alike
 q4k.py       one q4_K chunk               swiglu.py   the fixed exp sequence and SwiGLU
 q8.py        quantising to pad40          l3.py       the L3 kernels
+l2.py        the L2 kernels               pdl.py      its waits, triggers, prefetches, stamps
+decode.py, attention.py   a decode layer's small kernels
 l1.py        the L1 kernels               harness.py  read ceiling, clock, empty launch
 compile.py   kernel -> PTX -> cubin (needs no GPU), cached in out/build/<hash>/
 """
