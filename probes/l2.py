@@ -99,6 +99,10 @@ def flags(a: Arm) -> int:
     return int(a.trigger)
 
 
+QUICK_CASES = ("bandwidth24", "empty")
+"""What --quick runs: the chain that shows the gain, and the gap itself; no verdict, as decode13 decides it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One chain to run; kv is the KV length of decode13, None for the others."""
@@ -117,7 +121,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
         if name not in CASES:
             close = difflib.get_close_matches(name, CASES, n=3, cutoff=0.3) or list(CASES)
             raise BadInput(f"there is no case {name!r}; did you mean {', '.join(close)}?")
-    names = list(dict.fromkeys(args.case or CASES))
+    names = list(dict.fromkeys(args.case or (QUICK_CASES if args.quick else CASES)))
     if args.kv and "decode13" not in names:
         raise BadInput("--kv is the KV length of decode13, which --case leaves out")
     if args.sweep and "compute24" not in names:
