@@ -102,7 +102,11 @@ def find_host_compiler() -> str:
 
 @functools.cache
 def _version(program: str) -> str:
-    return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    """What a compiler says of its version. Raises Unavailable where it cannot even be asked."""
+    try:
+        return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise Unavailable(f"{program} does not work ({error}): mend it, or take it off PATH") from error
 
 
 def compiler_version() -> str:

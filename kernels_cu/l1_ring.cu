@@ -7,13 +7,10 @@
 // row, row stride, rows, rows per fill, stages. Of async: the same without the last two and the counter.
 // Geometry: one warp per virtual warp that owns a unit, for ring one more; ring's dynamic shared memory is
 // probes/l1_ring.py's smem_bytes.
+#include "bounds.cuh"
 #include "exports.cuh"
 #include "layouts.gen.cuh"
 #include "ring.cuh"
-
-#ifndef PROBES_MIN_BLOCKS
-#define PROBES_MIN_BLOCKS 0
-#endif
 
 namespace probes {
 
@@ -114,13 +111,16 @@ __device__ __forceinline__ void async_form(const uint8_t* w, const uint8_t* x8, 
 #define PROBES_SM90(...)
 #endif
 
+#define PROBES_RING_BOUNDS \
+    __launch_bounds__(probes::kRingThreads, PROBES_MIN_BLOCKS ? PROBES_MIN_BLOCKS : probes::kMinBlocks_ring)
+
 #define PROBES_RING(layout)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(probes::kRingThreads, PROBES_MIN_BLOCKS ? PROBES_MIN_BLOCKS : 2)    \
+    extern "C" __global__ void PROBES_RING_BOUNDS                                                                    \
         l1_##layout##_ring(const uint8_t* __restrict__ w, const uint8_t* __restrict__ x8, float* __restrict__ out,   \
                            uint32_t* counter, int nbe, int row_stride, int od, int rows, int stages) {               \
         PROBES_SM90(probes::ring_form<probes::layout>(w, x8, out, counter, nbe, row_stride, od, rows, stages);)      \
     }                                                                                                                \
-    extern "C" __global__ void __launch_bounds__(probes::kThreads, PROBES_MIN_BLOCKS ? PROBES_MIN_BLOCKS : 2)        \
+    extern "C" __global__ void PROBES_BOUNDS(async)                                                                  \
         l1_##layout##_async(const uint8_t* __restrict__ w, const uint8_t* __restrict__ x8, float* __restrict__ out,  \
                             int nbe, int row_stride, int od) {                                                       \
         probes::async_form<probes::layout>(w, x8, out, nbe, row_stride, od);                                         \

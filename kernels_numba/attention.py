@@ -33,7 +33,7 @@ def butterfly(ops: SimpleNamespace) -> Any:
     add = ops.add
 
     @ops.jit
-    def total(acc):  # type: ignore[no-untyped-def]  # float32 -> float32
+    def total(acc):  # float32 -> float32
         acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 16))
         acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 8))
         acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 4))
@@ -51,7 +51,7 @@ def rope_store(ops: SimpleNamespace, kind: str) -> Any:
     begin, late_wait, prefetch, end = gate.begin, gate.late_wait, gate.prefetch, gate.end
     rotated, half_of_float = decode.functions(ops).rotated, ops.half_of_float
 
-    def kernel(qkv, table, q, cache, heads, kv_heads, kv, flags, stamps):  # type: ignore[no-untyped-def]
+    def kernel(qkv, table, q, cache, heads, kv_heads, kv, flags, stamps):
         begin(flags, stamps)
         e = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
         head, i = int32(e // uint32(HEAD)), int32(e % uint32(HEAD))
@@ -85,7 +85,7 @@ def attention_split(ops: SimpleNamespace, kind: str) -> Any:
     low = float32(float("-inf"))
 
     @ops.jit
-    def score(query, weight, key, p, lane, scale):  # type: ignore[no-untyped-def]  # one position, five heads
+    def score(query, weight, key, p, lane, scale):  # one position, five heads
         for g in range(GROUP):
             at = int32(g * HEAD + lane * 4)
             s = total(dot4(query[at], query[at + 1], query[at + 2], query[at + 3], key[0], key[1]))
@@ -93,11 +93,11 @@ def attention_split(ops: SimpleNamespace, kind: str) -> Any:
                 weight[g * CHUNK + p] = mul(s, scale)
 
     @ops.jit
-    def key_at(keys, p, count, lane):  # type: ignore[no-untyped-def]  # a lane's four dimensions
+    def key_at(keys, p, count, lane):  # a lane's four dimensions
         return load8(keys, int64(int32(min(int32(p), int32(count - 1)) * ROW + lane * 8)))
 
     @ops.jit
-    def scores(query, weight, keys, count, scale):  # type: ignore[no-untyped-def]  # a warp: four keys in flight
+    def scores(query, weight, keys, count, scale):  # a warp: four keys in flight
         t = int32(cuda.threadIdx.x)
         lane, p = int32(t & 31), int32(uint32(t) >> uint32(5))
         while p < CHUNK:
@@ -114,7 +114,7 @@ def attention_split(ops: SimpleNamespace, kind: str) -> Any:
             p = int32(p + 32)
 
     @ops.jit
-    def softmax(weight, parts, part, splits, count):  # type: ignore[no-untyped-def]  # a warp per query head
+    def softmax(weight, parts, part, splits, count):  # a warp per query head
         t = int32(cuda.threadIdx.x)
         lane, g = int32(t & 31), int32(uint32(t) >> uint32(5))
         if g < GROUP:
@@ -137,7 +137,7 @@ def attention_split(ops: SimpleNamespace, kind: str) -> Any:
                 parts[tail + 3] = float32(0.0)
 
     @ops.jit
-    def weighted(weight, values, count):  # type: ignore[no-untyped-def]  # positions of one parity, five sums
+    def weighted(weight, values, count):  # positions of one parity, five sums
         t = int32(cuda.threadIdx.x)
         dim, p = int32(t & (HEAD - 1)), int32(uint32(t) >> uint32(7))
         a, b, c, d, e = float32(0.0), float32(0.0), float32(0.0), float32(0.0), float32(0.0)
@@ -151,7 +151,7 @@ def attention_split(ops: SimpleNamespace, kind: str) -> Any:
             p = int32(p + 2)
         return a, b, c, d, e
 
-    def kernel(q, cache, parts, kv_heads, kv, splits, scale, flags, stamps):  # type: ignore[no-untyped-def]
+    def kernel(q, cache, parts, kv_heads, kv, splits, scale, flags, stamps):
         begin(flags, stamps)
         t = int32(cuda.threadIdx.x)
         block = uint32(cuda.blockIdx.x)
@@ -200,7 +200,7 @@ def attention_combine(ops: SimpleNamespace, kind: str) -> Any:
     begin, end = gate.begin, gate.end
     softmax_weight, add, mul, divide = decode.functions(ops).softmax_weight, ops.add, ops.mul, ops.divide
 
-    def kernel(parts, out, splits, flags, stamps):  # type: ignore[no-untyped-def]
+    def kernel(parts, out, splits, flags, stamps):
         begin(flags, stamps)
         t, head = int32(cuda.threadIdx.x), int64(cuda.blockIdx.x)
         part = head * splits * PART

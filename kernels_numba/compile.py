@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -110,8 +111,15 @@ def _one(name: str, function: Any, signature: Any, arch: str, min_blocks: int) -
 
 def _kernels(module: str, layouts: tuple[Layout, ...]) -> dict[str, tuple[Any, Any]]:
     found = importlib.import_module(f"kernels_numba.{module}")
-    kernels: dict[str, tuple[Any, Any]] = found.kernels(layouts) if module == "l1" else found.kernels()
+    by_layout = module.partition("_")[0] == "l1"
+    kernels: dict[str, tuple[Any, Any]] = found.kernels(layouts) if by_layout else found.kernels()
     return kernels
+
+
+@cache
+def names(module: str) -> tuple[str, ...]:
+    """The kernels that one module holds; nothing is compiled."""
+    return tuple(sorted(_kernels(module, LAYOUTS)))
 
 
 def compiled(
@@ -165,9 +173,8 @@ def binaries(
 
 def offline(module: str, arch: str, min_blocks: int = 0) -> list[Offline]:
     """Resources of every kernel of one module for `arch`, from the compiler; no GPU needed."""
-    names = sorted(_kernels(module, LAYOUTS))
     out = []
-    for name, path in compiled(module, names, arch, min_blocks).items():
+    for name, path in compiled(module, names(module), arch, min_blocks).items():
         resources = Resources(**json.loads((path.parent / "resources.json").read_text()))
         out.append(Offline(name, "numba", arch, resources))
     return out

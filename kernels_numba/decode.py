@@ -16,28 +16,28 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
     exp = swiglu.functions(ops).exp
 
     @jit
-    def rms_scale(total, n, eps):  # type: ignore[no-untyped-def]  # float32, int32, float32 -> float32
+    def rms_scale(total, n, eps):  # float32, int32, float32 -> float32
         return divide(float32(1.0), square_root(add(divide(total, float32(n)), eps)))
 
     @jit
-    def rms_value(x, r, gamma):  # type: ignore[no-untyped-def]  # three float32 -> float32
+    def rms_value(x, r, gamma):  # three float32 -> float32
         return mul(mul(x, r), gamma)
 
     @jit
-    def rotated(a, b, c, s, low):  # type: ignore[no-untyped-def]  # value i (low: i < 64) of the pair a, b
+    def rotated(a, b, c, s, low):  # value i (low: i < 64) of the pair a, b
         if low:
             return sub(mul(a, c), mul(b, s))
         return add(mul(b, c), mul(a, s))
 
     @jit
-    def dot4(q0, q1, q2, q3, k0, k1):  # type: ignore[no-untyped-def]  # four float32, two words of two f16
+    def dot4(q0, q1, q2, q3, k0, k1):  # four float32, two words of two f16
         acc = mul(q0, float_of_half(uint32(k0 & uint32(0xFFFF))))
         acc = add(acc, mul(q1, float_of_half(uint32(k0 >> uint32(16)))))
         acc = add(acc, mul(q2, float_of_half(uint32(k1 & uint32(0xFFFF)))))
         return add(acc, mul(q3, float_of_half(uint32(k1 >> uint32(16)))))
 
     @jit
-    def softmax_weight(s, top):  # type: ignore[no-untyped-def]  # two float32 -> float32
+    def softmax_weight(s, top):  # two float32 -> float32
         return exp(sub(s, top))
 
     return SimpleNamespace(

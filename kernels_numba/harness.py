@@ -17,12 +17,12 @@ def kernels() -> dict[str, tuple[Any, Any]]:
     load16, globaltimer, clock64, smid = ops.load16, ops.globaltimer, ops.clock64, ops.smid
 
     @ops.jit
-    def vector(src, i, vectors):  # type: ignore[no-untyped-def]  # one 16-byte word, or zeros past the end
+    def vector(src, i, vectors):  # one 16-byte word, or zeros past the end
         if i < vectors:
             return load16(src, i * 16)
         return uint32(0), uint32(0), uint32(0), uint32(0)
 
-    def read(src, out, vectors):  # type: ignore[no-untyped-def]  # block b: the XOR of its 16 KiB tile
+    def read(src, out, vectors):  # block b: the XOR of its 16 KiB tile
         t = int32(cuda.threadIdx.x)
         first = int64(cuda.blockIdx.x) * 1024 + t
         a = vector(src, first, vectors)
@@ -42,13 +42,13 @@ def kernels() -> dict[str, tuple[Any, Any]]:
                 x = uint32(x ^ sums[k])
             out[cuda.blockIdx.x] = x
 
-    def clock(out):  # type: ignore[no-untyped-def]  # {SM cycles, nanoseconds, SM id}
+    def clock(out):  # {SM cycles, nanoseconds, SM id}
         ns = globaltimer()
         out[0] = clock64()
         out[1] = ns
         out[2] = types.uint64(smid())
 
-    def empty():  # type: ignore[no-untyped-def]  # the launch itself
+    def empty():  # the launch itself
         return
 
     words, longs, data = (

@@ -59,7 +59,7 @@ def cpu_extras() -> SimpleNamespace:
     """The same for njit."""
 
     @njit
-    def dp4a_unsigned(a, b, c):  # type: ignore[no-untyped-def]  # uint32, uint32, int32 -> int32
+    def dp4a_unsigned(a, b, c):  # uint32, uint32, int32 -> int32
         total = int(c)
         for k in range(4):
             x = int((uint32(a) >> uint32(8 * k)) & uint32(255))
@@ -68,12 +68,12 @@ def cpu_extras() -> SimpleNamespace:
         return int32(total)
 
     @njit
-    def first_byte(w):  # type: ignore[no-untyped-def]  # uint32 -> float32
+    def first_byte(w):  # uint32 -> float32
         byte = int(uint32(w) & uint32(255))
         return float32(byte - 256 * (byte >> 7))
 
     @njit
-    def second_byte(w):  # type: ignore[no-untyped-def]  # uint32 -> float32
+    def second_byte(w):  # uint32 -> float32
         return first_byte(uint32(uint32(w) >> uint32(8)))
 
     return SimpleNamespace(dp4a_unsigned=dp4a_unsigned, first_byte=first_byte, second_byte=second_byte)
@@ -94,7 +94,7 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
     bias_step, inverse = 32 * scale, 1.0 / scale
 
     @jit
-    def hold(a, owned):  # type: ignore[no-untyped-def]  # q6k.activation's words, whether the lane owns the unit
+    def hold(a, owned):  # q6k.activation's words, whether the lane owns the unit
         ones = uint32(0x01010101)
         sum0 = dp4a(ones, a[4], dp4a(ones, a[3], dp4a(ones, a[2], dp4a(ones, a[1], int32(0)))))
         sum1 = int32(int32(a[9]) - sum0)
@@ -105,7 +105,7 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
         return a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], d8, bias0, bias1
 
     @jit
-    def place(unit, nbe):  # type: ignore[no-untyped-def]  # -> (ql, qh, sc, d)
+    def place(unit, nbe):  # -> (ql, qh, sc, d)
         block, n = uint32(uint32(unit) >> uint32(3)), uint32(nbe)
         pair = uint32(uint32(unit) & uint32(7))
         chunk = uint32(pair >> uint32(2))
@@ -122,7 +122,7 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
         )
 
     @jit
-    def group_of(pair):  # type: ignore[no-untyped-def]  # -> (low mask, high mask, low factor, high factor)
+    def group_of(pair):  # -> (low mask, high mask, low factor, high factor)
         g = uint32(uint32(pair) & uint32(3))
         upper = g >= uint32(2)
         low_mask = uint32(0xF0F0F0F0) if upper else uint32(0x0F0F0F0F)
@@ -131,18 +131,18 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
         return low_mask, uint32(uint32(0x03030303) << shift), low_factor, int32(uint32(256) >> shift)
 
     @jit
-    def finish(dot0, dot1, scales, d, d8):  # type: ignore[no-untyped-def]  # the float part of a term
+    def finish(dot0, dot1, scales, d, d8):  # the float part of a term
         both = mul(d8, float_of_half(d))
         f0 = sub(float_of_bits(uint32(dot0)), float32(MAGIC))
         f1 = sub(float_of_bits(uint32(dot1)), float32(MAGIC))
         return add(mul(mul(both, first_byte(scales)), f0), mul(mul(both, second_byte(scales)), f1))
 
     @jit
-    def join(low, high):  # type: ignore[no-untyped-def]  # four values 0..63 from shifted words
+    def join(low, high):  # four values 0..63 from shifted words
         return uint32((low & uint32(0x0F0F0F0F)) | (high & uint32(0x30303030)))
 
     @jit
-    def term_group(p, h, group):  # type: ignore[no-untyped-def]  # -> float32
+    def term_group(p, h, group):  # -> float32
         two, four = uint32(2), uint32(4)
         dot0 = dp4a(join(p[0], uint32(p[4] << four)), h[0], h[9])
         dot0 = dp4a(join(p[1], uint32(p[4] << two)), h[1], dot0)
@@ -155,16 +155,16 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
         return finish(dot0, dot1, p[6], p[7], h[8])
 
     @jit
-    def four_words(a, b, c, d, mask, w, x, y, z):  # type: ignore[no-untyped-def]  # masked words times int8 words
+    def four_words(a, b, c, d, mask, w, x, y, z):  # masked words times int8 words
         dot = dp4a_unsigned(uint32(b & mask), x, dp4a_unsigned(uint32(a & mask), w, int32(0)))
         return dp4a_unsigned(uint32(d & mask), z, dp4a_unsigned(uint32(c & mask), y, dot))
 
     @jit
-    def weigh(bias, low, high, group):  # type: ignore[no-untyped-def]  # -> bias + 16 * dot
+    def weigh(bias, low, high, group):  # -> bias + 16 * dot
         return int32(int32(bias + int32(low * group[2])) + int32(high * group[3]))
 
     @jit
-    def term_gguf(p, h, group):  # type: ignore[no-untyped-def]  # -> float32
+    def term_gguf(p, h, group):  # -> float32
         low0 = four_words(p[0], p[1], p[2], p[3], group[0], h[0], h[1], h[2], h[3])
         low1 = four_words(p[4], p[5], p[6], p[7], group[0], h[4], h[5], h[6], h[7])
         high0 = four_words(p[8], p[9], p[10], p[11], group[1], h[0], h[1], h[2], h[3])

@@ -36,7 +36,7 @@ def reductions(ops: SimpleNamespace) -> SimpleNamespace:
     add = ops.add
 
     @ops.jit
-    def row(acc):  # type: ignore[no-untyped-def]  # float32 -> float32
+    def row(acc):  # float32 -> float32
         sums = cuda.shared.array(8, float32, alignment=16)
         acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 16))
         acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 8))
@@ -54,7 +54,7 @@ def reductions(ops: SimpleNamespace) -> SimpleNamespace:
         return total
 
     @ops.jit
-    def words(acc):  # type: ignore[no-untyped-def]  # uint32 -> uint32
+    def words(acc):  # uint32 -> uint32
         sums = cuda.shared.array(8, uint32, alignment=16)
         for k in range(5):
             acc = uint32(acc + uint32(cuda.shfl_xor_sync(0xFFFFFFFF, int32(acc), 16 >> k)))
@@ -80,7 +80,7 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
     advance, add = ops.advance, ops.add
     reduce_row, reduce_words = reductions(ops).row, reductions(ops).words
 
-    def loop(w, x8, out, nbe, row_stride):  # type: ignore[no-untyped-def]  # see the module's docstring
+    def loop(w, x8, out, nbe, row_stride):  # see the module's docstring
         t = int32(cuda.threadIdx.x)
         row = advance(w, int64(cuda.blockIdx.x) * int64(row_stride))
         nunits = int32(nbe * 8)
@@ -93,7 +93,7 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
         if t == 0:
             out[cuda.blockIdx.x] = total
 
-    def pf(w, x8, out, nbe, row_stride):  # type: ignore[no-untyped-def]  # see the module's docstring
+    def pf(w, x8, out, nbe, row_stride):  # see the module's docstring
         t = int32(cuda.threadIdx.x)
         row = advance(w, int64(cuda.blockIdx.x) * int64(row_stride))
         second, nunits = int32(t + THREADS), int32(nbe * 8)
@@ -112,7 +112,7 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
         if t == 0:
             out[cuda.blockIdx.x] = total
 
-    def stream(w, x8, out, nbe, row_stride):  # type: ignore[no-untyped-def]  # see the module's docstring
+    def stream(w, x8, out, nbe, row_stride):  # see the module's docstring
         t = int32(cuda.threadIdx.x)
         row = advance(w, int64(cuda.blockIdx.x) * int64(row_stride))
         nunits = int32(nbe * 8)

@@ -24,7 +24,7 @@ def _finish(ops: SimpleNamespace) -> Any:
     add = ops.add
 
     @ops.jit
-    def finish(total, sums, number, rows, first, od, out):  # type: ignore[no-untyped-def]  # see above
+    def finish(total, sums, number, rows, first, od, out):  # see above
         thread, warps = int32(cuda.threadIdx.x), int32(int32(cuda.blockDim.x) >> 5)
         lane, warp = int32(thread & 31), int32(thread >> 5)
         # Two sets of sums in turn: a warp a pass ahead does not touch what is still read.
@@ -47,7 +47,7 @@ def _row(ops: SimpleNamespace) -> Any:
     advance = ops.advance
 
     @ops.jit
-    def row(w, stride, od, r):  # type: ignore[no-untyped-def]  # where row r starts; the last row past the end
+    def row(w, stride, od, r):  # where row r starts; the last row past the end
         return advance(w, int64(min(r, int32(od - 1))) * int64(stride))
 
     return row
@@ -58,30 +58,30 @@ def _loads(ops: SimpleNamespace, piece: Any) -> dict[tuple[int, int], Any]:
     row = _row(ops)
 
     @ops.jit
-    def row1(w, stride, od, r, s):  # type: ignore[no-untyped-def]  # K = 1
+    def row1(w, stride, od, r, s):  # K = 1
         return (piece(row(w, stride, od, r), s[1]),)
 
     @ops.jit
-    def row2(w, stride, od, r, s):  # type: ignore[no-untyped-def]  # K = 2
+    def row2(w, stride, od, r, s):  # K = 2
         p = row(w, stride, od, r)
         return piece(p, s[1]), piece(p, s[3])
 
     @ops.jit
-    def row3(w, stride, od, r, s):  # type: ignore[no-untyped-def]  # K = 3
+    def row3(w, stride, od, r, s):  # K = 3
         p = row(w, stride, od, r)
         return piece(p, s[1]), piece(p, s[3]), piece(p, s[5])
 
     def of(one: Any, rows: int) -> Any:
         @ops.jit
-        def load1(w, stride, od, first, s):  # type: ignore[no-untyped-def]  # one row
+        def load1(w, stride, od, first, s):  # one row
             return (one(w, stride, od, first, s),)
 
         @ops.jit
-        def load2(w, stride, od, first, s):  # type: ignore[no-untyped-def]  # two
+        def load2(w, stride, od, first, s):  # two
             return one(w, stride, od, first, s), one(w, stride, od, int32(first + 1), s)
 
         @ops.jit
-        def load4(w, stride, od, first, s):  # type: ignore[no-untyped-def]  # four
+        def load4(w, stride, od, first, s):  # four
             a, b = one(w, stride, od, first, s), one(w, stride, od, int32(first + 1), s)
             c, d = one(w, stride, od, int32(first + 2), s), one(w, stride, od, int32(first + 3), s)
             return a, b, c, d
@@ -98,28 +98,28 @@ def _totals(ops: SimpleNamespace, term: Any) -> dict[tuple[int, int], Any]:
     fold1, fold2, fold4 = fold.one, fold.two, fold.four
 
     @ops.jit
-    def sum1(p, s, group):  # type: ignore[no-untyped-def]  # K = 1
+    def sum1(p, s, group):  # K = 1
         return term(p[0], s[0], group)
 
     @ops.jit
-    def sum2(p, s, group):  # type: ignore[no-untyped-def]  # K = 2
+    def sum2(p, s, group):  # K = 2
         return add(term(p[0], s[0], group), term(p[1], s[2], group))
 
     @ops.jit
-    def sum3(p, s, group):  # type: ignore[no-untyped-def]  # K = 3
+    def sum3(p, s, group):  # K = 3
         return add(sum2(p, s, group), term(p[2], s[4], group))
 
     def of(one: Any, rows: int) -> Any:
         @ops.jit
-        def total1(p, s, group, lane):  # type: ignore[no-untyped-def]  # one row
+        def total1(p, s, group, lane):  # one row
             return fold1(one(p[0], s, group), lane)
 
         @ops.jit
-        def total2(p, s, group, lane):  # type: ignore[no-untyped-def]  # two
+        def total2(p, s, group, lane):  # two
             return fold2(one(p[0], s, group), one(p[1], s, group), lane)
 
         @ops.jit
-        def total4(p, s, group, lane):  # type: ignore[no-untyped-def]  # four
+        def total4(p, s, group, lane):  # four
             a, b = one(p[0], s, group), one(p[1], s, group)
             return fold4(a, b, one(p[2], s, group), one(p[3], s, group), lane)
 
@@ -136,7 +136,7 @@ def _rows(ops: SimpleNamespace, unit: SimpleNamespace, steps: Any, load: Any, to
     finish, group_of = _finish(ops), unit.group_of
 
     @ops.jit
-    def walk(w, x8, out, nbe, stride, od, sums):  # type: ignore[no-untyped-def]  # see above
+    def walk(w, x8, out, nbe, stride, od, sums):  # see above
         thread = int32(cuda.threadIdx.x)
         lane = int32(thread & 31)
         held, group = steps(x8, thread, nbe), group_of(thread & 7)
@@ -163,7 +163,7 @@ def _any(ops: SimpleNamespace, unit: SimpleNamespace, piece: Any) -> Any:
     add, fold = ops.add, l1_ring.butterflies(ops).one
 
     @ops.jit
-    def walk(w, x8, out, nbe, stride, od, sums):  # type: ignore[no-untyped-def]  # see above
+    def walk(w, x8, out, nbe, stride, od, sums):  # see above
         thread = int32(cuda.threadIdx.x)
         group = group_of(thread & 7)
         first, number = int32(cuda.blockIdx.x), int32(0)
@@ -198,7 +198,7 @@ def kernel(lay: Layout) -> Any:
     one, two, other = walk(most, 1), walk(most // 2, 2), _any(ops, unit, piece)
     three = walk(1, 3) if grouped else other
 
-    def run(w, x8, out, nbe, row_stride, od):  # type: ignore[no-untyped-def]  # see the module's docstring
+    def run(w, x8, out, nbe, row_stride, od):  # see the module's docstring
         sums = cuda.shared.array(SUMS, float32, alignment=16)
         units = int32(nbe * 8)
         if units <= THREADS:

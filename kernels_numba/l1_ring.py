@@ -37,29 +37,29 @@ def butterflies(ops: SimpleNamespace) -> SimpleNamespace:
     add = ops.add
 
     @ops.jit
-    def from4(v):  # type: ignore[no-untyped-def]  # offsets 4, 2, 1
+    def from4(v):  # offsets 4, 2, 1
         v = add(v, cuda.shfl_xor_sync(0xFFFFFFFF, v, 4))
         v = add(v, cuda.shfl_xor_sync(0xFFFFFFFF, v, 2))
         return add(v, cuda.shfl_xor_sync(0xFFFFFFFF, v, 1))
 
     @ops.jit
-    def halve(a, b, lane, offset):  # type: ignore[no-untyped-def]  # keep one sum, hand the other over
+    def halve(a, b, lane, offset):  # keep one sum, hand the other over
         upper = (lane & offset) != 0
         keep, give = (b, a) if upper else (a, b)
         return add(keep, cuda.shfl_xor_sync(0xFFFFFFFF, give, offset))
 
     @ops.jit
-    def one(a, lane):  # type: ignore[no-untyped-def]  # float32, int32 -> float32
+    def one(a, lane):  # float32, int32 -> float32
         v = add(a, cuda.shfl_xor_sync(0xFFFFFFFF, a, 16))
         return from4(add(v, cuda.shfl_xor_sync(0xFFFFFFFF, v, 8)))
 
     @ops.jit
-    def two(a, b, lane):  # type: ignore[no-untyped-def]  # the same
+    def two(a, b, lane):  # the same
         v = halve(a, b, lane, 16)
         return from4(add(v, cuda.shfl_xor_sync(0xFFFFFFFF, v, 8)))
 
     @ops.jit
-    def four(a, b, c, d, lane):  # type: ignore[no-untyped-def]  # the same
+    def four(a, b, c, d, lane):  # the same
         return from4(halve(halve(a, c, lane, 16), halve(b, d, lane, 16), lane, 8))
 
     return SimpleNamespace(one=one, two=two, four=four)
@@ -71,7 +71,7 @@ def held_steps(ops: SimpleNamespace, unit: SimpleNamespace) -> dict[int, Any]:
     pinned = ring.statements().pinned
 
     @ops.jit
-    def step(x8, thread, k, nbe):  # type: ignore[no-untyped-def]  # -> held, place
+    def step(x8, thread, k, nbe):  # -> held, place
         mine = int32(thread + int32(k * THREADS))
         owned = mine < int32(nbe * 8)
         u = mine if owned else int32(thread & 7)
@@ -79,16 +79,16 @@ def held_steps(ops: SimpleNamespace, unit: SimpleNamespace) -> dict[int, Any]:
         return hold(activation(x8, u), owned), (pinned(p[0]), pinned(p[1]), pinned(p[2]), pinned(p[3]))
 
     @ops.jit
-    def one(x8, thread, nbe):  # type: ignore[no-untyped-def]  # K = 1
+    def one(x8, thread, nbe):  # K = 1
         return step(x8, thread, 0, nbe)
 
     @ops.jit
-    def two(x8, thread, nbe):  # type: ignore[no-untyped-def]  # K = 2
+    def two(x8, thread, nbe):  # K = 2
         a, b = step(x8, thread, 0, nbe), step(x8, thread, 1, nbe)
         return a[0], a[1], b[0], b[1]
 
     @ops.jit
-    def three(x8, thread, nbe):  # type: ignore[no-untyped-def]  # K = 3
+    def three(x8, thread, nbe):  # K = 3
         a, b, c = step(x8, thread, 0, nbe), step(x8, thread, 1, nbe), step(x8, thread, 2, nbe)
         return a[0], a[1], b[0], b[1], c[0], c[1]
 
@@ -101,13 +101,13 @@ def _shared_piece(ops: SimpleNamespace, grouped: bool) -> Any:
     load16, load8, load2 = asm.load16, asm.load8, asm.load2
 
     @ops.jit
-    def group(row, at):  # type: ignore[no-untyped-def]  # uint32, place -> 8 words
+    def group(row, at):  # uint32, place -> 8 words
         a = load16(uint32(row + at[0]))
         b = load8(uint32(row + at[1]))
         return a[0], a[1], a[2], a[3], b[0], b[1], load2(uint32(row + at[2])), load2(uint32(row + at[3]))
 
     @ops.jit
-    def gguf(row, at):  # type: ignore[no-untyped-def]  # uint32, place -> 18 words
+    def gguf(row, at):  # uint32, place -> 18 words
         low, high = uint32(row + at[0]), uint32(row + at[1])
         a, b = load16(low), load16(uint32(low + uint32(16)))
         c, d = load16(high), load16(uint32(high + uint32(16)))
@@ -125,13 +125,13 @@ def global_piece(ops: SimpleNamespace, grouped: bool) -> Any:
     load16, load8, load2 = ops.load16, ops.load8, ops.load2
 
     @ops.jit
-    def group(row, at):  # type: ignore[no-untyped-def]  # pointer, place -> 8 words
+    def group(row, at):  # pointer, place -> 8 words
         a = load16(row, int64(at[0]))
         b = load8(row, int64(at[1]))
         return a[0], a[1], a[2], a[3], b[0], b[1], load2(row, int64(at[2])), load2(row, int64(at[3]))
 
     @ops.jit
-    def gguf(row, at):  # type: ignore[no-untyped-def]  # pointer, place -> 18 words
+    def gguf(row, at):  # pointer, place -> 18 words
         a, b = load16(row, int64(at[0])), load16(row, int64(at[0]) + 16)
         c, d = load16(row, int64(at[1])), load16(row, int64(at[1]) + 16)
         scales, scale = load2(row, int64(at[2])), load2(row, int64(at[3]))
@@ -148,16 +148,16 @@ def _row_sums(ops: SimpleNamespace, term: Any, piece: Any) -> dict[int, Any]:
     add = ops.add
 
     @ops.jit
-    def one(row, s, group):  # type: ignore[no-untyped-def]  # K = 1
+    def one(row, s, group):  # K = 1
         return term(piece(row, s[1]), s[0], group)
 
     @ops.jit
-    def two(row, s, group):  # type: ignore[no-untyped-def]  # K = 2
+    def two(row, s, group):  # K = 2
         a, b = piece(row, s[1]), piece(row, s[3])
         return add(term(a, s[0], group), term(b, s[2], group))
 
     @ops.jit
-    def three(row, s, group):  # type: ignore[no-untyped-def]  # K = 3
+    def three(row, s, group):  # K = 3
         a, b, c = piece(row, s[1]), piece(row, s[3]), piece(row, s[5])
         return add(add(term(a, s[0], group), term(b, s[2], group)), term(c, s[4], group))
 
@@ -171,19 +171,19 @@ def _passes(ops: SimpleNamespace, row_sum: Any) -> dict[int, Any]:
     sum1, sum2, sum4 = reduce.one, reduce.two, reduce.four
 
     @ops.jit
-    def one(row, stride, s, group, lane, sums):  # type: ignore[no-untyped-def]  # P = 1
+    def one(row, stride, s, group, lane, sums):  # P = 1
         total = sum1(row_sum(row, s, group), lane)
         if lane == 0:
             store(sums, total)
 
     @ops.jit
-    def two(row, stride, s, group, lane, sums):  # type: ignore[no-untyped-def]  # P = 2
+    def two(row, stride, s, group, lane, sums):  # P = 2
         total = sum2(row_sum(row, s, group), row_sum(uint32(row + stride), s, group), lane)
         if lane & 15 == 0:
             store(uint32(sums + uint32(lane) * uint32(2)), total)
 
     @ops.jit
-    def four(row, stride, s, group, lane, sums):  # type: ignore[no-untyped-def]  # P = 4
+    def four(row, stride, s, group, lane, sums):  # P = 4
         r1, r2 = uint32(row + stride), uint32(row + uint32(2) * stride)
         a, b = row_sum(row, s, group), row_sum(r1, s, group)
         c, d = row_sum(r2, s, group), row_sum(uint32(r2 + stride), s, group)
@@ -208,7 +208,7 @@ def _ring_kernel(lay: Layout) -> Any:
     consume_any = ring_block.any_consumer(ops, unit, piece, butterflies(ops).one)
     feed, prepare, memory = ring_block.feeder(ops), ring_block.preparer(ops), asm.memory
 
-    def kernel(w, x8, out, counter, nbe, row_stride, od, rows, stages):  # type: ignore[no-untyped-def]  # see above
+    def kernel(w, x8, out, counter, nbe, row_stride, od, rows, stages):  # see above
         thread = int32(cuda.threadIdx.x)
         warps = int32(int32(cuda.blockDim.x) >> 5)
         warp = int32(thread >> 5)

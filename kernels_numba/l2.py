@@ -38,7 +38,7 @@ def _stream(ops: SimpleNamespace, kind: str) -> Any:
     advance, load16 = ops.advance, ops.load16
     tile, mix = CONSTANTS.tile, CONSTANTS.mix
 
-    def kernel(w, prev, out, flags, stamps):  # type: ignore[no-untyped-def]
+    def kernel(w, prev, out, flags, stamps):
         begin(flags, stamps)
         t, b = int32(cuda.threadIdx.x), int64(cuda.blockIdx.x)
         row = advance(w, b * tile + int64(t) * 16)
@@ -72,14 +72,14 @@ def _chain(words: int) -> Callable[[SimpleNamespace, str], Any]:
         begin, late_wait, end = gate.begin, gate.late_wait, gate.end
 
         @ops.jit
-        def steps(x, factor, step, count):  # type: ignore[no-untyped-def]  # x * factor + step, count times
+        def steps(x, factor, step, count):  # x * factor + step, count times
             k = int32(0)
             while k < count:
                 for s in range(words):
                     x[s] = uint32(uint32(x[s] * factor) + step)
                 k = int32(k + 1)
 
-        def kernel(prev, out, m, c, iters, flags, stamps):  # type: ignore[no-untyped-def]
+        def kernel(prev, out, m, c, iters, flags, stamps):
             begin(flags, stamps)
             i = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
             last = uint32(uint32(cuda.gridDim.x) * uint32(THREADS) - uint32(1))
@@ -113,7 +113,7 @@ def _rms_quantise(ops: SimpleNamespace, kind: str) -> Any:
     unit, store, reduce_row = decode.functions(ops), q8.warp_store(ops), reductions(ops).row
     rms_scale, rms_value, add, mul, advance = unit.rms_scale, unit.rms_value, ops.add, ops.mul, ops.advance
 
-    def kernel(h, gamma, x8, n, eps, flags, stamps):  # type: ignore[no-untyped-def]
+    def kernel(h, gamma, x8, n, eps, flags, stamps):
         begin(flags, stamps)
         t = int32(cuda.threadIdx.x)
         first = int64(cuda.blockIdx.x) * THREADS
@@ -144,7 +144,7 @@ def _q4k(ops: SimpleNamespace, kind: str) -> Any:
     unit, total_of, add, advance = q4k.functions(ops), attention.butterfly(ops), ops.add, ops.advance
     weights, activations, term = unit.weights, unit.activations, unit.term
 
-    def kernel(w, x8, out, nbe, flags, stamps):  # type: ignore[no-untyped-def]  # one row per warp
+    def kernel(w, x8, out, nbe, flags, stamps):  # one row per warp
         begin(flags, stamps)
         t = int32(cuda.threadIdx.x)
         row_bytes, units = int64(int32(nbe * q4k.BLOCK)), int32(nbe * 4)
@@ -182,7 +182,7 @@ def _q6k(ops: SimpleNamespace, kind: str) -> Any:
     )
     load, term = unit.load, unit.term
 
-    def kernel(w, x8, out, nbe, row_stride, flags, stamps):  # type: ignore[no-untyped-def]  # one row per block
+    def kernel(w, x8, out, nbe, row_stride, flags, stamps):  # one row per block
         begin(flags, stamps)
         t = int32(cuda.threadIdx.x)
         row = advance(w, int64(cuda.blockIdx.x) * int64(row_stride))
@@ -208,7 +208,7 @@ def _quantise(ops: SimpleNamespace, kind: str) -> Any:
     gate, store = pdl.parts(kind), q8.warp_store(ops)
     begin, end = gate.begin, gate.end
 
-    def kernel(x, x8, flags, stamps):  # type: ignore[no-untyped-def]
+    def kernel(x, x8, flags, stamps):
         begin(flags, stamps)
         i = int64(cuda.blockIdx.x) * THREADS + int64(cuda.threadIdx.x)
         store(x[i], x8, (i >> 5) * PAD_WORDS)
@@ -223,7 +223,7 @@ def _swiglu_quantise(ops: SimpleNamespace, kind: str) -> Any:
     gate, store, gated = pdl.parts(kind), q8.warp_store(ops), swiglu.functions(ops).swiglu
     begin, end = gate.begin, gate.end
 
-    def kernel(gu, x8, nf, flags, stamps):  # type: ignore[no-untyped-def]
+    def kernel(gu, x8, nf, flags, stamps):
         begin(flags, stamps)
         i = int64(cuda.blockIdx.x) * THREADS + int64(cuda.threadIdx.x)
         store(gated(gu[i], gu[nf + i]), x8, (i >> 5) * PAD_WORDS)
@@ -238,7 +238,7 @@ def _add(ops: SimpleNamespace, kind: str) -> Any:
     gate, add = pdl.parts(kind), ops.add
     begin, end = gate.begin, gate.end
 
-    def kernel(a, b, out, flags, stamps):  # type: ignore[no-untyped-def]
+    def kernel(a, b, out, flags, stamps):
         begin(flags, stamps)
         i = int64(cuda.blockIdx.x) * THREADS + int64(cuda.threadIdx.x)
         out[i] = add(a[i], b[i])
@@ -251,7 +251,7 @@ def _empty(ops: SimpleNamespace, kind: str) -> Any:
     gate = pdl.parts(kind)
     begin, end = gate.begin, gate.end
 
-    def kernel(flags, stamps):  # type: ignore[no-untyped-def]
+    def kernel(flags, stamps):
         begin(flags, stamps)
         end(flags, stamps)
 
@@ -263,7 +263,7 @@ def _sleeper(ops: SimpleNamespace) -> Any:
 
     trigger, globaltimer = pdl.statements().trigger, ops.globaltimer
 
-    def kernel(src, dst, n, sleep_ns):  # type: ignore[no-untyped-def]  # one block
+    def kernel(src, dst, n, sleep_ns):  # one block
         trigger()
         start = globaltimer()
         while uint64(globaltimer() - start) < uint64(sleep_ns):

@@ -47,7 +47,7 @@ def _parts(ops: SimpleNamespace) -> SimpleNamespace:
     weights, activations, term = unit.weights, unit.activations, unit.term
 
     @ops.jit
-    def row_sum(row, x8, first, units, acc):  # type: ignore[no-untyped-def]  # a thread's units, ascending
+    def row_sum(row, x8, first, units, acc):  # a thread's units, ascending
         u = first
         while u < units:
             acc = add(acc, term(weights(row, u), activations(x8, u), u))
@@ -55,7 +55,7 @@ def _parts(ops: SimpleNamespace) -> SimpleNamespace:
         return acc
 
     @ops.jit
-    def butterfly(acc):  # type: ignore[no-untyped-def]  # float32 -> the warp's sum, in every lane
+    def butterfly(acc):  # float32 -> the warp's sum, in every lane
         acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 16))
         acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 8))
         acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 4))
@@ -63,14 +63,14 @@ def _parts(ops: SimpleNamespace) -> SimpleNamespace:
         return add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 1))
 
     @ops.jit
-    def add_warps(sums, first):  # type: ignore[no-untyped-def]  # eight warp sums, one after another
+    def add_warps(sums, first):  # eight warp sums, one after another
         total = float32(0.0)
         for k in range(8):
             total = add(total, sums[first + k])
         return total
 
     @ops.jit
-    def warp_of(t):  # type: ignore[no-untyped-def]  # unsigned, so that no sign is carried into the address
+    def warp_of(t):  # unsigned, so that no sign is carried into the address
         return uint32(uint32(t) >> uint32(5))
 
     return SimpleNamespace(
@@ -89,7 +89,7 @@ def _row_forms(ops: SimpleNamespace, parts: SimpleNamespace) -> dict[str, Any]:
     gated = swiglu.functions(ops).swiglu
 
     @ops.jit
-    def matmul(w, x8, gu, nbe):  # type: ignore[no-untyped-def]  # see the module's docstring
+    def matmul(w, x8, gu, nbe):  # see the module's docstring
         t = int32(cuda.threadIdx.x)
         sums = cuda.shared.array(8, float32, alignment=16)
         row = advance(w, int64(cuda.blockIdx.x) * int64(int32(nbe * q4k.BLOCK)))
@@ -101,7 +101,7 @@ def _row_forms(ops: SimpleNamespace, parts: SimpleNamespace) -> dict[str, Any]:
             gu[cuda.blockIdx.x] = add_warps(sums, 0)
 
     @ops.jit
-    def form_a(w, x8, h, nf, nbe):  # type: ignore[no-untyped-def]  # see the module's docstring
+    def form_a(w, x8, h, nf, nbe):  # see the module's docstring
         t = int32(cuda.threadIdx.x)
         sums = cuda.shared.array(16, float32, alignment=16)
         row_bytes, units = int64(int32(nbe * q4k.BLOCK)), int32(nbe * 4)
@@ -136,7 +136,7 @@ def _block_forms(ops: SimpleNamespace, parts: SimpleNamespace) -> dict[str, Any]
     gated, store = swiglu.functions(ops).swiglu, q8.warp_store(ops)
 
     @ops.jit
-    def finish(acc, j, sums, totals):  # type: ignore[no-untyped-def]  # reduce row j into totals[j]
+    def finish(acc, j, sums, totals):  # reduce row j into totals[j]
         t = int32(cuda.threadIdx.x)
         acc = butterfly(acc)
         # Two sets of warp sums, used in turn: a warp a row ahead does not touch what thread 0 still reads.
@@ -148,14 +148,14 @@ def _block_forms(ops: SimpleNamespace, parts: SimpleNamespace) -> dict[str, Any]
             totals[j] = add_warps(sums, mine)
 
     @ops.jit
-    def quantise(totals, out):  # type: ignore[no-untyped-def]  # 32 gate and 32 up sums to one q8 block
+    def quantise(totals, out):  # 32 gate and 32 up sums to one q8 block
         t = int32(cuda.threadIdx.x)
         cuda.syncthreads()
         if t < GROUP:
             store(gated(totals[t], totals[GROUP + t]), out, int64(cuda.blockIdx.x) * PAD_WORDS)
 
     @ops.jit
-    def form_b(w, x8, out, nf, nbe):  # type: ignore[no-untyped-def]  # see the module's docstring
+    def form_b(w, x8, out, nf, nbe):  # see the module's docstring
         t = int32(cuda.threadIdx.x)
         sums = cuda.shared.array(16, float32, alignment=16)
         totals = cuda.shared.array(64, float32)
@@ -172,7 +172,7 @@ def _block_forms(ops: SimpleNamespace, parts: SimpleNamespace) -> dict[str, Any]
         quantise(totals, out)
 
     @ops.jit
-    def form_b_staged(w, x8, out, nf, nbe):  # type: ignore[no-untyped-def]  # see the module's docstring
+    def form_b_staged(w, x8, out, nf, nbe):  # see the module's docstring
         t = int32(cuda.threadIdx.x)
         sums = cuda.shared.array(16, float32, alignment=16)
         totals = cuda.shared.array(64, float32)
@@ -208,12 +208,12 @@ def _quantisers(ops: SimpleNamespace) -> dict[str, Any]:
 
     gated, store = swiglu.functions(ops).swiglu, q8.warp_store(ops)
 
-    def swiglu_quant(gu, out, nf):  # type: ignore[no-untyped-def]  # see the module's docstring
+    def swiglu_quant(gu, out, nf):  # see the module's docstring
         i = int32(int32(cuda.blockIdx.x) * THREADS + int32(cuda.threadIdx.x))
         if i < nf:  # nf is a multiple of 32: a warp is in or out as one
             store(gated(gu[i], gu[nf + i]), out, (i >> 5) * PAD_WORDS)
 
-    def quant(h, out, nf):  # type: ignore[no-untyped-def]  # see the module's docstring
+    def quant(h, out, nf):  # see the module's docstring
         i = int32(int32(cuda.blockIdx.x) * THREADS + int32(cuda.threadIdx.x))
         if i < nf:
             store(h[i], out, (i >> 5) * PAD_WORDS)
@@ -225,12 +225,12 @@ def _plain(form: str, body: Any) -> Any:
     """The timed kernel of a form."""
     if form == "matmul":
 
-        def four(w, x8, out, nbe):  # type: ignore[no-untyped-def]  # see the module's docstring
+        def four(w, x8, out, nbe):  # see the module's docstring
             body(w, x8, out, nbe)
 
         return four
 
-    def five(w, x8, out, nf, nbe):  # type: ignore[no-untyped-def]  # see the module's docstring
+    def five(w, x8, out, nf, nbe):  # see the module's docstring
         body(w, x8, out, nf, nbe)
 
     return five
@@ -243,20 +243,20 @@ def _traced(ops: SimpleNamespace, form: str, body: Any) -> Any:
     smid = ops.smid
 
     @ops.jit
-    def trace(sm):  # type: ignore[no-untyped-def]  # uint32 pointer
+    def trace(sm):  # uint32 pointer
         here = smid()
         if cuda.threadIdx.x == 0:
             sm[cuda.blockIdx.x] = here
 
     if form == "matmul":
 
-        def four(w, x8, out, nbe, sm):  # type: ignore[no-untyped-def]  # see the module's docstring
+        def four(w, x8, out, nbe, sm):  # see the module's docstring
             trace(sm)
             body(w, x8, out, nbe)
 
         return four
 
-    def five(w, x8, out, nf, nbe, sm):  # type: ignore[no-untyped-def]  # see the module's docstring
+    def five(w, x8, out, nf, nbe, sm):  # see the module's docstring
         trace(sm)
         body(w, x8, out, nf, nbe)
 

@@ -161,27 +161,27 @@ def cpu_ops() -> SimpleNamespace:
     float_of_bits, bits_of_float = memory["float_of_bits"], memory["bits_of_float"]
 
     @njit
-    def mul(a, b):  # type: ignore[no-untyped-def]  # compiled for float32 arguments
+    def mul(a, b):  # compiled for float32 arguments
         return float32(float32(a) * float32(b))
 
     @njit
-    def add(a, b):  # type: ignore[no-untyped-def]  # as above
+    def add(a, b):  # as above
         return float32(float32(a) + float32(b))
 
     @njit
-    def sub(a, b):  # type: ignore[no-untyped-def]  # as above
+    def sub(a, b):  # as above
         return float32(float32(a) - float32(b))
 
     @njit(error_model="numpy")
-    def divide(a, b):  # type: ignore[no-untyped-def]  # as above
+    def divide(a, b):  # as above
         return float32(float32(a) / float32(b))
 
     @njit
-    def square_root(x):  # type: ignore[no-untyped-def]  # as above, for x >= 0
+    def square_root(x):  # as above, for x >= 0
         return float32(np.sqrt(float32(x)))
 
     @njit
-    def dp4a(a, b, c):  # type: ignore[no-untyped-def]  # uint32, uint32, int32 -> int32
+    def dp4a(a, b, c):  # uint32, uint32, int32 -> int32
         total = int64(c)
         for k in range(4):
             x = int64((uint32(a) >> uint32(8 * k)) & uint32(255))
@@ -190,7 +190,7 @@ def cpu_ops() -> SimpleNamespace:
         return int32(total)
 
     @njit
-    def float_of_half(h):  # type: ignore[no-untyped-def]  # uint32 with f16 bits -> float32
+    def float_of_half(h):  # uint32 with f16 bits -> float32
         sign = uint32((uint32(h) & uint32(0x8000)) << uint32(16))
         exponent = uint32((uint32(h) >> uint32(10)) & uint32(31))
         mantissa = uint32(uint32(h) & uint32(1023))
@@ -204,7 +204,7 @@ def cpu_ops() -> SimpleNamespace:
         return float_of_bits(uint32(sign | bits_of_float(tiny)))
 
     @njit
-    def half_of_float(f):  # type: ignore[no-untyped-def]  # float32 -> uint32 with f16 bits, ties to even
+    def half_of_float(f):  # float32 -> uint32 with f16 bits, ties to even
         bits = uint32(bits_of_float(float32(f)))
         sign = uint32((bits >> uint32(16)) & uint32(0x8000))
         size = uint32(bits & uint32(0x7FFFFFFF))
@@ -228,7 +228,7 @@ def cpu_ops() -> SimpleNamespace:
         return uint32(sign | kept)
 
     @njit
-    def round_to_int(x):  # type: ignore[no-untyped-def]  # float32 -> int32, ties to even
+    def round_to_int(x):  # float32 -> int32, ties to even
         return int32(np.rint(float32(x)))
 
     return SimpleNamespace(

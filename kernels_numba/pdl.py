@@ -62,19 +62,19 @@ def parts(kind: str) -> SimpleNamespace:
     )  # fmt: skip
 
     @ops.jit
-    def nothing():  # type: ignore[no-untyped-def]  # where this kind does not wait
+    def nothing():  # where this kind does not wait
         return
 
     @ops.jit
-    def waits():  # type: ignore[no-untyped-def]  # where it does
+    def waits():  # where it does
         wait()
 
     @ops.jit
-    def mute(flags):  # type: ignore[no-untyped-def]  # the plain kind triggers nothing
+    def mute(flags):  # the plain kind triggers nothing
         return
 
     @ops.jit
-    def triggers(flags):  # type: ignore[no-untyped-def]  # the others do if asked
+    def triggers(flags):  # the others do if asked
         if flags & TRIGGER:
             trigger()
 
@@ -83,26 +83,26 @@ def parts(kind: str) -> SimpleNamespace:
     late_wait = waits if kind == "late" else nothing
 
     @ops.jit
-    def begin(flags, stamps):  # type: ignore[no-untyped-def]  # the first thing in every kernel
+    def begin(flags, stamps):  # the first thing in every kernel
         if flags & STAMP and cuda.threadIdx.x == 0:
             stamp_min(stamps, globaltimer())
         signal(flags)
         early()
 
     @ops.jit
-    def end(flags, stamps):  # type: ignore[no-untyped-def]  # the last thing in every kernel
+    def end(flags, stamps):  # the last thing in every kernel
         if flags & STAMP:
             cuda.syncthreads()
             if cuda.threadIdx.x == 0:
                 stamp_max(advance(stamps, 1), globaltimer())
 
     @ops.jit
-    def fetch(pointer, size):  # type: ignore[no-untyped-def]  # into L2, once per block
+    def fetch(pointer, size):  # into L2, once per block
         if cuda.threadIdx.x == 0:
             bulk(pointer, size)
 
     @ops.jit
-    def skip(pointer, size):  # type: ignore[no-untyped-def]  # only the late kind prefetches
+    def skip(pointer, size):  # only the late kind prefetches
         return
 
     return SimpleNamespace(

@@ -19,20 +19,20 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
     mul, add, sub, float_of_half = ops.mul, ops.add, ops.sub, ops.float_of_half
 
     @jit
-    def weights(row, unit):  # type: ignore[no-untyped-def]  # see the module's docstring
+    def weights(row, unit):  # see the module's docstring
         block = int64(int32((unit >> 2) * BLOCK))
         qs = int64(int32(block + 16 + 32 * (unit & 3)))
         return load16(row, block), load16(row, qs), load16(row, qs + 16)
 
     @jit
-    def activations(x8, unit):  # type: ignore[no-untyped-def]  # as above
+    def activations(x8, unit):  # as above
         act = int64(int32(unit * 80))  # always a multiple of 16
         a, b, c = load16(x8, act), load16(x8, act + 16), load16(x8, act + 32)
         d, e = load16(x8, act + 48), load16(x8, act + 64)
         return a, b, c, d, e
 
     @jit
-    def sixbit(own, nibbles, chunk):  # type: ignore[no-untyped-def]  # the chunk's two, in the low two bytes
+    def sixbit(own, nibbles, chunk):  # the chunk's two, in the low two bytes
         if chunk < 2:
             word = uint32(own & uint32(0x3F3F3F3F))
         else:
@@ -40,23 +40,23 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
         return uint32(word >> uint32(16 * (chunk & 1)))
 
     @jit
-    def byte(word, shift):  # type: ignore[no-untyped-def]  # 0..63 as float32
+    def byte(word, shift):  # 0..63 as float32
         return float32(int32((word >> uint32(shift)) & uint32(255)))
 
     @jit
-    def low_nibbles(word):  # type: ignore[no-untyped-def]  # four values 0..15
+    def low_nibbles(word):  # four values 0..15
         return uint32(word & uint32(0x0F0F0F0F))
 
     @jit
-    def high_nibbles(word):  # type: ignore[no-untyped-def]  # four values 0..15
+    def high_nibbles(word):  # four values 0..15
         return uint32((word >> uint32(4)) & uint32(0x0F0F0F0F))
 
     @jit
-    def half(dot, total, scale, minimum, d, dmin):  # type: ignore[no-untyped-def]  # one sub-block, before its d8
+    def half(dot, total, scale, minimum, d, dmin):  # one sub-block, before its d8
         return sub(mul(mul(scale, d), float32(dot)), mul(mul(minimum, dmin), float32(int32(total))))
 
     @jit
-    def term(v, x, unit):  # type: ignore[no-untyped-def]  # -> float32
+    def term(v, x, unit):  # -> float32
         head, p, q = v
         a, b, c, d, e = x
         chunk = int32(unit & 3)

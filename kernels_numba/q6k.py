@@ -23,7 +23,7 @@ def _activation(ops: SimpleNamespace) -> Any:
     load8 = ops.load8
 
     @ops.jit
-    def activation(x8, unit):  # type: ignore[no-untyped-def]  # 40 bytes as five 8-byte loads
+    def activation(x8, unit):  # 40 bytes as five 8-byte loads
         base = int64(uint32(uint32(unit) * uint32(PAD40)))
         a0, a1 = load8(x8, base)
         a2, a3 = load8(x8, base + 8)
@@ -47,7 +47,7 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
 
     # Unsigned 32-bit offsets from a base that a whole block shares: one add per address, not a 64-bit pair.
     @jit
-    def bases(unit, nbe):  # type: ignore[no-untyped-def]  # byte offsets of the four components in the row
+    def bases(unit, nbe):  # byte offsets of the four components in the row
         block, n = uint32(uint32(unit) >> uint32(3)), uint32(nbe)
         return (
             uint32(uint32(ql_plane) * n + uint32(ql_block) * block + uint32(ql_offset)),
@@ -57,7 +57,7 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
         )
 
     @jit
-    def load_gguf(row, x8, unit, nbe):  # type: ignore[no-untyped-def]  # see the module's docstring
+    def load_gguf(row, x8, unit, nbe):  # see the module's docstring
         ql, qh, sc, d = bases(unit, nbe)
         pair = uint32(uint32(unit) & uint32(7))
         chunk = uint32(pair >> uint32(2))
@@ -73,7 +73,7 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
         return n0, n1, n2, n3, n4, n5, n6, n7, h0, h1, h2, h3, h4, h5, h6, h7, scales, scale, a
 
     @jit
-    def load_group(row, x8, unit, nbe):  # type: ignore[no-untyped-def]  # see the module's docstring
+    def load_group(row, x8, unit, nbe):  # see the module's docstring
         ql, qh, sc, d = bases(unit, nbe)
         pair = uint32(uint32(unit) & uint32(7))
         n0, n1, n2, n3 = load16(row, int64(uint32(ql + pair * uint32(16))))
@@ -84,18 +84,18 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
         return n0, n1, n2, n3, h0, h1, scales, scale, a
 
     @jit
-    def six_bits(nib, nib_shift, high, high_shift):  # type: ignore[no-untyped-def]  # four values 0..63 in one word
+    def six_bits(nib, nib_shift, high, high_shift):  # four values 0..63 in one word
         low = uint32((nib >> nib_shift) & uint32(0x0F0F0F0F))
         top = uint32(((high >> high_shift) & uint32(0x03030303)) << uint32(4))
         return uint32(low | top)
 
     @jit
-    def signed_byte(word, shift):  # type: ignore[no-untyped-def]  # one int8 of a word, as float32
+    def signed_byte(word, shift):  # one int8 of a word, as float32
         byte = int32((word >> uint32(shift)) & uint32(255))
         return float32(int32((byte ^ 128) - 128))
 
     @jit
-    def finish(dot0, dot1, sum0, scales, scale, act_scale, act_sum):  # type: ignore[no-untyped-def]  # the float part
+    def finish(dot0, dot1, sum0, scales, scale, act_scale, act_sum):  # the float part
         d8 = float_of_half(act_scale)
         d = float_of_half(scale)
         exact0 = int32(dot0 - 32 * sum0)
@@ -105,12 +105,12 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
         return add(first, second)
 
     @jit
-    def sum_of_first_half(a):  # type: ignore[no-untyped-def]  # exact sum of the unit's first 16 int8
+    def sum_of_first_half(a):  # exact sum of the unit's first 16 int8
         ones = uint32(0x01010101)
         return dp4a(ones, a[4], dp4a(ones, a[3], dp4a(ones, a[2], dp4a(ones, a[1], int32(0)))))
 
     @jit
-    def term_gguf(v, unit):  # type: ignore[no-untyped-def]  # -> float32
+    def term_gguf(v, unit):  # -> float32
         g = uint32(unit & 3)
         ns = uint32((g >> uint32(1)) * uint32(4))
         hs = uint32(g * uint32(2))
@@ -127,7 +127,7 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
         return finish(dot0, dot1, sum_of_first_half(a), v[16], v[17], a[0], a[9])
 
     @jit
-    def term_group(v, unit):  # type: ignore[no-untyped-def]  # -> float32
+    def term_group(v, unit):  # -> float32
         z, four = uint32(0), uint32(4)
         a = v[8]
         dot0, dot1 = int32(0), int32(0)
@@ -142,18 +142,18 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
         return finish(dot0, dot1, sum_of_first_half(a), v[6], v[7], a[0], a[9])
 
     @jit
-    def tail_sum(scales, scale, a):  # type: ignore[no-untyped-def]  # -> uint32
+    def tail_sum(scales, scale, a):  # -> uint32
         s = uint32(scales + scale + a[0] + a[1] + a[2] + a[3] + a[4] + a[5])
         return uint32(s + a[6] + a[7] + a[8] + a[9])
 
     @jit
-    def checksum_gguf(v):  # type: ignore[no-untyped-def]  # -> uint32
+    def checksum_gguf(v):  # -> uint32
         s = uint32(v[0] + v[1] + v[2] + v[3] + v[4] + v[5] + v[6] + v[7])
         s = uint32(s + v[8] + v[9] + v[10] + v[11] + v[12] + v[13] + v[14] + v[15])
         return uint32(s + tail_sum(v[16], v[17], v[18]))
 
     @jit
-    def checksum_group(v):  # type: ignore[no-untyped-def]  # -> uint32
+    def checksum_group(v):  # -> uint32
         return uint32(v[0] + v[1] + v[2] + v[3] + v[4] + v[5] + tail_sum(v[6], v[7], v[8]))
 
     if lay.order == "group":

@@ -17,17 +17,17 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
     float_of_bits, round_to_int = ops.float_of_bits, ops.round_to_int
 
     @jit
-    def scale(top):  # type: ignore[no-untyped-def]  # uint32 -> float32
+    def scale(top):  # uint32 -> float32
         return divide(float_of_bits(top), float32(127.0))
 
     @jit
-    def inverse(d):  # type: ignore[no-untyped-def]  # float32 -> float32
+    def inverse(d):  # float32 -> float32
         if d == float32(0.0):
             return float32(0.0)
         return divide(float32(1.0), d)
 
     @jit
-    def value(x, inv):  # type: ignore[no-untyped-def]  # float32, float32 -> int32 in -128..127
+    def value(x, inv):  # float32, float32 -> int32 in -128..127
         q = int32(round_to_int(mul(x, inv)))
         if q < -128:
             q = int32(-128)
@@ -47,7 +47,7 @@ def warp_store(ops: SimpleNamespace) -> Any:
     bits_of_float, half_of_float = ops.bits_of_float, ops.half_of_float
 
     @ops.jit
-    def store(x, out, first):  # type: ignore[no-untyped-def]  # float32, uint32 pointer, int
+    def store(x, out, first):  # float32, uint32 pointer, int
         lane = int32(cuda.threadIdx.x) & 31
         top = int32(bits_of_float(x) & uint32(0x7FFFFFFF))
         for k in range(5):

@@ -22,7 +22,7 @@ def preparer(ops: SimpleNamespace) -> Any:
     init, ready, store = asm.barrier_init, asm.barriers_ready, asm.store_float
 
     @ops.jit
-    def prepare(r, thread, warps):  # type: ignore[no-untyped-def]  # see above
+    def prepare(r, thread, warps):  # see above
         threads = uint32(uint32(warps) * uint32(32))
         k = uint32(thread)
         while k < r[0]:
@@ -46,12 +46,12 @@ def _stage(ops: SimpleNamespace) -> SimpleNamespace:
     wait, arrive, load_word = asm.barrier_wait, asm.barrier_arrive, asm.load_word
 
     @ops.jit
-    def start(r, s, parity):  # type: ignore[no-untyped-def]  # see above
+    def start(r, s, parity):  # see above
         wait(uint32(r[5] + uint32(8) * s), parity)
         return load_word(uint32(r[8] + uint32(4) * s))
 
     @ops.jit
-    def done(r, s, lane):  # type: ignore[no-untyped-def]  # see above
+    def done(r, s, lane):  # see above
         cuda.syncwarp()
         if lane == 0:
             arrive(uint32(r[6] + uint32(8) * s))
@@ -68,7 +68,7 @@ def consumer(
     pass1, pass2, pass4 = passes[1], passes[2], passes[4]
 
     @ops.jit
-    def fours(r, row, left, s, group, lane, sums):  # type: ignore[no-untyped-def]  # a stage's rows, four at once
+    def fours(r, row, left, s, group, lane, sums):  # a stage's rows, four at once
         while left >= 4:
             pass4(row, r[2], s, group, lane, sums)
             row = uint32(row + uint32(4) * r[2])
@@ -83,7 +83,7 @@ def consumer(
             pass1(row, r[2], s, group, lane, sums)
 
     @ops.jit
-    def twos(r, row, left, s, group, lane, sums):  # type: ignore[no-untyped-def]  # two at once
+    def twos(r, row, left, s, group, lane, sums):  # two at once
         while left >= 2:
             pass2(row, r[2], s, group, lane, sums)
             row = uint32(row + uint32(2) * r[2])
@@ -93,7 +93,7 @@ def consumer(
             pass1(row, r[2], s, group, lane, sums)
 
     @ops.jit
-    def ones(r, row, left, s, group, lane, sums):  # type: ignore[no-untyped-def]  # one by one
+    def ones(r, row, left, s, group, lane, sums):  # one by one
         while left > 0:
             pass1(row, r[2], s, group, lane, sums)
             row = uint32(row + r[2])
@@ -103,7 +103,7 @@ def consumer(
     rows = {4: fours, 2: twos, 1: ones}[most]
 
     @ops.jit
-    def consume(r, x8, thread, nbe):  # type: ignore[no-untyped-def]  # see above
+    def consume(r, x8, thread, nbe):  # see above
         held = steps(x8, thread, nbe)
         group = group_of(thread & 7)
         lane = int32(pinned(uint32(thread & 31)))
@@ -131,7 +131,7 @@ def any_consumer(ops: SimpleNamespace, unit: SimpleNamespace, piece: Any, butter
     term, hold, place, activation, add = unit.term, unit.hold, unit.place, unit.activation, ops.add
 
     @ops.jit
-    def consume(r, x8, thread, nbe):  # type: ignore[no-untyped-def]  # see above
+    def consume(r, x8, thread, nbe):  # see above
         group = group_of(thread & 7)
         lane = int32(thread & 31)
         mine = uint32(uint32(thread >> 5) * uint32(4))
@@ -174,7 +174,7 @@ def feeder(ops: SimpleNamespace) -> Any:
     advance, add = ops.advance, ops.add
 
     @ops.jit
-    def fill(r, s, ticket, w, od):  # type: ignore[no-untyped-def]  # lane 0 -> whether there was such a ticket
+    def fill(r, s, ticket, w, od):  # lane 0 -> whether there was such a ticket
         full = uint32(r[5] + uint32(8) * s)
         count = uint32(r[8] + uint32(4) * s)
         first = uint32(ticket * r[1])
@@ -191,7 +191,7 @@ def feeder(ops: SimpleNamespace) -> Any:
         return True
 
     @ops.jit
-    def feed(r, w, out, counter, od):  # type: ignore[no-untyped-def]  # see above
+    def feed(r, w, out, counter, od):  # see above
         lane = int32(int32(cuda.threadIdx.x) & 31)
         step = uint32(cuda.gridDim.x)
         dealt = uint32(step * r[0])

@@ -18,7 +18,7 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
     ln2_hi, ln2_lo, c2, c3, c4, c5, c6 = EXP.ln2_hi, EXP.ln2_lo, EXP.c2, EXP.c3, EXP.c4, EXP.c5, EXP.c6
 
     @jit
-    def exp(x):  # type: ignore[no-untyped-def]  # float32 -> float32
+    def exp(x):  # float32 -> float32
         if x > float32(high):
             x = float32(high)
         if x < float32(low):
@@ -39,7 +39,7 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
         return mul(mul(p, s), q)
 
     @jit
-    def swiglu(g, u):  # type: ignore[no-untyped-def]  # float32, float32 -> float32
+    def swiglu(g, u):  # float32, float32 -> float32
         return mul(divide(g, add(float32(1.0), exp(float32(-g)))), u)
 
     return SimpleNamespace(exp=exp, swiglu=swiglu)

@@ -10,8 +10,14 @@ python -m probes resources        compile every kernel for the recorded targets 
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from probes import cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from probes.core.rows import Row
 
 
 def replay(argv: list[str]) -> int:
@@ -37,14 +43,10 @@ def replay(argv: list[str]) -> int:
         if head.mode != "measure":
             raise BadInput(f"{args.file} was predicted: it holds no samples to judge")
         kept = [r for r in rows if r.verdict]
-        again = [
-            v
-            for n in names
-            for v in cli.part(n, "report").judge(
-                [r for r in rows if r.probe == n and not r.verdict], head.seed
-            )
-        ]
+        again = rejudged(rows, names, head.seed, args.file)
         print(report.first_line(head))
+        if not head.complete:
+            print("NOTE: the run was stopped; these are its finished rows only")
         if head.bars_sha256 != verdict.bars_sha256():
             print("NOTE: the bars are not those of the file's run; these verdicts stand against today's")
         print(report.verdict_table(again, title="Verdicts, judged again"))
@@ -52,9 +54,32 @@ def replay(argv: list[str]) -> int:
         for row in again:
             if row.id in said and said[row.id] != row.verdict:
                 print(f"NOTE: {row.id} was {said[row.id]} in the file")
-        return verdict.exit_code([r.verdict for r in again])
+        return verdict.exit_code([r.verdict for r in again]) if again else 3
 
     return cli.guarded(work)
+
+
+def rejudged(rows: list[Row], names: list[str], seed: int, file: Path) -> list[Row]:
+    """Verdicts out of a file's samples alone: rows that no check stands behind are left out.
+
+    Raises BadInput where the rows do not hold together; a file may come from anywhere.
+    """
+    from statistics import median
+
+    from probes.core.types import BadInput
+
+    usable = [r for r in rows if not r.verdict and not r.skipped and r.bitwise is not False]
+    for row in usable:
+        if row.samples_s:
+            row.time_s = median(row.samples_s)  # not what the file says beside them
+    try:
+        return [
+            verdict
+            for name in names
+            for verdict in cli.part(name, "report").judge([r for r in usable if r.probe == name], seed)
+        ]
+    except (ValueError, ArithmeticError, AssertionError, LookupError, TypeError) as error:
+        raise BadInput(f"{file} cannot be judged: its rows do not hold together ({error!r})") from error
 
 
 def everything(argv: list[str]) -> int:
@@ -62,7 +87,8 @@ def everything(argv: list[str]) -> int:
     args = cli.parser("").parse_args(argv)
 
     def work() -> int:
-        from probes.core import report, verdict
+        from probes.core import report
+        from probes.core.types import BadInput, ProbeError
 
         if args.list:
             for name, question in cli.PROBES.items():
@@ -70,20 +96,23 @@ def everything(argv: list[str]) -> int:
                 print("\n".join(cli.probe(name).listing()))
             return 0
         if args.json or args.md:
-            from probes.core.types import BadInput
-
             raise BadInput("--json and --md name one file; with several probes use --out DIR")
-        runs, code = [], 0
+        code, lines, judged = 0, [], []
         for name in cli.PROBES:
-            own = cli.parser(name).parse_args(argv)
-            done = cli.run(name, own)
-            runs.append(done)
+            try:
+                done = cli.run(name, cli.parser(name).parse_args(argv))
+            except ProbeError as error:  # the other probes still run
+                print(f"error: {name}: {error}", file=sys.stderr)
+                code = max(code, error.exit_code)
+                lines.append(cli.summary(name, None, str(error)))
+                continue
             code = max(code, cli.show(done))
-        rows = [r for done in runs for r in done.verdicts()]
-        if rows:
-            print(f"\n{report.verdict_table(rows, title='Summary')}")
-        print("\n" + "\n".join(cli.summary(done) for done in runs))
-        return code if not rows else verdict.exit_code([r.verdict for r in rows])
+            judged += done.verdicts()
+            lines.append(cli.summary(name, done))
+        if judged:
+            print(f"\n{report.verdict_table(judged, title='All verdicts')}")
+        print(f"\nSummary\n\n{report.table(cli.SUMMARY, lines, left=cli.SUMMARY)}")
+        return code
 
     return cli.guarded(work)
 

@@ -66,6 +66,8 @@ class Spec:
     rotation_bytes: int | None = None
     same_bytes: str = ""
     """Name of the read arm that moves as many bytes, '' for none."""
+    note: str = ""
+    """What the row says beside its figures, '' for nothing."""
 
     @property
     def name(self) -> str:
@@ -129,11 +131,11 @@ class Bench:
         ]
         return Arm(name, launches, Output(out, config.grid, want))
 
-    def ceiling_arms(self, case: str, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]:
-        """The large read, 1 GiB a launch where memory allows, of each backend."""
+    def reserve(self) -> tuple[Buffer, Buffer, NDArray[np.uint32], int]:
+        """The large read's data, output, wanted XORs and bytes per launch; taken before any weights are."""
         if self._ceiling is None:
             free, _ = self.gpu.free_bytes()
-            size = min(1 << 30, free // 16 >> 26 << 26)
+            size = min(1 << 30, free // 8 >> 26 << 26)
             if size == 0:
                 raise Unavailable(
                     f"the GPU has only {free >> 20} MiB free; a read ceiling needs 1 GiB or more"
@@ -142,7 +144,11 @@ class Bench:
             data = Buffer.of(seed, 4 * size // seed.nbytes)
             want = np.tile(checksum.read_xors(seed), size // seed.nbytes)
             self._ceiling = data, Buffer(4 * want.size), want, size
-        data, out, want, size = self._ceiling
+        return self._ceiling
+
+    def ceiling_arms(self, case: str, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]:
+        """The large read, 1 GiB a launch where memory allows, of each backend."""
+        data, out, want, size = self.reserve()
         rows = []
         for backend in backends:
             kernel = self.harness("harness_read", backend)
@@ -215,6 +221,8 @@ class Bench:
         row.sm_clock_hz, row.throttled, row.throttled_samples = own, len(slow), slow
         row.windows, row.processes = samples.time_s.shape[0], 1
         row.event_loop_time_s = loop_s
+        if spec.variant == "read_large" and (spec.content_bytes or 0) < 1 << 30:
+            row.notes.append("less than 1 GiB: the GPU had no room for more")
         hot = spec.rotation_bytes is not None and spec.rotation_bytes < max(
             4 * self.gpu.facts.l2_bytes, 1 << 30
         )
@@ -254,6 +262,7 @@ def resource_row(probe: str, spec: Spec, gpu: Gpu) -> Row:
         limiter=limits.limiter,
         rotation_bytes=spec.rotation_bytes,
         l2_bytes=facts.l2_bytes,
+        notes=[spec.note] if spec.note else [],
     )
 
 

@@ -7,6 +7,7 @@ Exit codes: 0 verdicts reached, 1 something is wrong with the suite, 2 usage or 
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import sys
 import time
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from probes.core.types import BadInput, ProbeError, WrongResult
 
 if TYPE_CHECKING:
+    from probes.core.device import DeviceFacts
     from probes.core.provenance import Head
     from probes.core.rows import Row
 
@@ -29,7 +31,7 @@ PROBES: dict[str, str] = {
 }
 """Every probe: its module under `probes`, and its question."""
 
-WINDOWS, QUICK_WINDOWS = 20, 10
+WINDOWS, QUICK_WINDOWS = 16, 10
 
 
 def probe(name: str) -> ModuleType:
@@ -43,6 +45,18 @@ def part(name: str, piece: str) -> ModuleType:
     A report part has `predict`, `judge`, `sections`, `readme`, and perhaps `plots`.
     """
     return importlib.import_module(f"probes.{name}_{piece}")
+
+
+def stems(name: str) -> tuple[str, ...]:
+    """A probe's kernel files, the same in both languages: its `STEMS`, else the one of its own name."""
+    return tuple(getattr(probe(name), "STEMS", (name,)))
+
+
+def digest(file: str, device: str) -> str:
+    """SHA-256 of what a device's report named `file` (l1, l3-48sm) depends on."""
+    module = probe(file.partition("-")[0])
+    own = getattr(module, "report_digest", None)  # of a probe whose launches differ by report or device
+    return str(own(file, device) if own else module.digest())
 
 
 def parser(name: str) -> argparse.ArgumentParser:
@@ -120,11 +134,33 @@ def check(args: argparse.Namespace) -> None:
         ("--windows", args.windows, 2),
         ("--blocks-per-sm", args.blocks_per_sm, 1),
         ("--seed", args.seed, 0),
+        ("--device", args.device, 0),
     ):
-        if value is not None and value < least:
-            raise BadInput(f"{flag} must be at least {least}, got {value}")
+        if value is not None and not least <= value < 2**31:
+            raise BadInput(f"{flag} must be at least {least} and sane, got {value}")
     if args.blocks_per_sm is not None and args.blocks_per_sm > 32:
         raise BadInput(f"--blocks-per-sm must be at most 32, got {args.blocks_per_sm}")
+    if args.record and (args.json or args.md):
+        raise BadInput("--record says where the report goes: leave out --json and --md")
+    for flag, path in (("--json", args.json), ("--md", args.md)):
+        if path is not None and not path.name:
+            raise BadInput(f"{flag} must name a file, got {str(path)!r}")
+
+
+def check_places(name: str, args: argparse.Namespace, device: str) -> None:
+    """BadInput where the reports would replace each other or a committed one, or cannot be written."""
+    from probes.core import store
+
+    rows, text = json_path(name, args, device), md_path(name, args, device)
+    if rows.resolve() == text.resolve():
+        raise BadInput(f"rows and Markdown would both go to {rows}: give --json and --md two files")
+    kept = Path("out").resolve()
+    for path in (rows, text):
+        folder = path.resolve().parent
+        if not args.record and folder.parent == kept and folder.name not in ("runs", "build"):
+            raise BadInput(f"{path} is a committed report's place, which only --record replaces")
+    for path in (rows, text):
+        store.check_writable(path)
 
 
 def teller(quiet: bool) -> Callable[[str], None]:
@@ -152,11 +188,16 @@ def run(name: str, args: argparse.Namespace) -> Run:
     from probes.core import provenance, report, store
 
     check(args)
-    module = probe(name)
     tell = teller(args.quiet)
     mode = decide_mode(args)
     if args.record and mode == "predict":
         raise BadInput("--record keeps measured reports only, and this run would predict: it needs a GPU")
+    if mode == "predict" and args.counters:
+        raise BadInput("--counters reads a GPU's counters, and this run would predict: it needs a GPU")
+    if mode == "predict" and args.blocks_per_sm and not hasattr(probe(name), "BOUNDS_RECORDED"):
+        raise BadInput(f"--blocks-per-sm compiles {name} anew and needs a GPU; l3 alone is recorded for it")
+    if args.record and (args.quick or getattr(args, "case", None) or args.backend):
+        raise BadInput("--record keeps whole runs: leave out --quick, --case and --backend")
     args.windows = args.windows or (QUICK_WINDOWS if args.quick else WINDOWS)
     steps: Any
     if mode == "measure":
@@ -165,7 +206,9 @@ def run(name: str, args: argparse.Namespace) -> Run:
 
         gpu = live.open_gpu(args.device)
         bench = Bench(gpu, args.seed, args.windows, tell)
-        facts, neighbours = gpu.facts, live.neighbours(args.device)
+        if args.processes == 1:
+            bench.reserve()
+        facts, neighbours = gpu.facts, live.neighbours(args.device, own_context=True)
         driver: str | None = f"{live.driver_version()} ({gpu.driver})"
         steps = pooled(name, args, tell) if args.processes > 1 else part(name, "measure").measure(bench, args)
     else:
@@ -174,12 +217,17 @@ def run(name: str, args: argparse.Namespace) -> Run:
         facts, neighbours, driver = device.load(args.device_profile), [], None
         steps = part(name, "report").predict(facts, args)
     head = provenance.collect(
-        mode=mode, device=facts.slug, seed=args.seed, kernels_sha256=module.digest(), driver=driver,
-        neighbours=neighbours,
+        mode=mode, device=facts.slug, seed=args.seed,
+        kernels_sha256=digest(file_of(name, args), facts.slug), driver=driver, neighbours=neighbours,
+        device_facts=described(facts), extra_versions=toolchain() if mode == "measure" else {},
     )  # fmt: skip
+    check_places(name, args, facts.slug)
     done = Run(name, head)
     print(report.first_line(head), end="\n\n", flush=True)
-    with store.ReportFile(json_path(name, args, facts.slug), head) as file:
+    path = json_path(name, args, facts.slug)
+    # a committed report is replaced by a finished run only: until then the rows go to the runs folder
+    working = Path(args.out) / path.name if args.record else path
+    with store.ReportFile(working, head) as file:
         for rows in steps:
             file.add(*rows)
             done.rows = file.rows
@@ -191,18 +239,41 @@ def run(name: str, args: argparse.Namespace) -> Run:
                 from probes import profiling
 
                 profiling.attach(name, args, file.rows, tell)
+            if not args.quick:
+                from probes import profiling
+
                 profiling.explain(name, facts.arch, args, file.rows)
             file.add(*part(name, "report").judge(file.rows, args.seed))
-            head.neighbours += [n for n in live.neighbours(args.device) if n not in head.neighbours]
+            head.neighbours += [n for n in live.neighbours(args.device, True) if n not in head.neighbours]
     done.rows = file.rows
+    if args.record:
+        store.write_json(path, head, done.rows)
     if not args.once:
-        path, pieces = md_path(name, args, facts.slug), part(name, "report")
+        text, pieces = md_path(name, args, facts.slug), part(name, "report")
         extra = pieces.sections(done.rows, True)
         if hasattr(pieces, "plots"):  # drawn beside the report, which shows them
-            extra += pieces.plots(done.rows, path)
+            extra += pieces.plots(done.rows, text)
         title = f"{name.upper()}: {PROBES[name]}"
-        store.write_text(path, report.document(title, head, done.rows, True, extra))
+        store.write_text(text, report.document(title, head, done.rows, True, extra))
     return done
+
+
+def described(facts: DeviceFacts) -> dict[str, Any]:
+    """A device's facts for a report's head: counts, sizes and rates, not where they come from."""
+    from dataclasses import asdict
+
+    return {k: v for k, v in asdict(facts).items() if k not in ("sources", "match") and v is not None}
+
+
+def toolchain() -> dict[str, str]:
+    """The version of nvcc, where there is one."""
+    from kernels_cu import build
+    from probes.core.types import Unavailable
+
+    try:
+        return {"nvcc": build.compiler_version()}
+    except Unavailable:
+        return {}
 
 
 def pooled(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> Any:
@@ -212,13 +283,18 @@ def pooled(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> 
     yield from processes.pooled(name, args, tell)
 
 
+def file_of(name: str, args: argparse.Namespace) -> str:
+    """File name of a run's reports, without suffix: a probe may tell its runs apart."""
+    module = probe(name)
+    return str(module.stem(args)) if hasattr(module, "stem") else name
+
+
 def json_path(name: str, args: argparse.Namespace, device: str) -> Path:
     """Where the rows go: --json, the committed report with --record, else the runs folder."""
     if args.json:
         return Path(args.json)
-    module = probe(name)
-    file = module.stem(args) if hasattr(module, "stem") else name  # a probe may tell its runs apart
-    return (Path("out") / device if args.record else Path(args.out)) / f"{file}.json"
+    folder = Path("out") / device if args.record else Path(args.out)
+    return folder / f"{file_of(name, args)}.json"
 
 
 def md_path(name: str, args: argparse.Namespace, device: str) -> Path:
@@ -228,8 +304,12 @@ def md_path(name: str, args: argparse.Namespace, device: str) -> Path:
 
 def guarded(work: Callable[[], int]) -> int:
     """Run and turn what a user can mend into one line and its exit code."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without µ shows a ?, not a traceback
     try:
-        return work()
+        code = work()
+        sys.stdout.flush()
+        return code
     except ProbeError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -239,9 +319,17 @@ def guarded(work: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("stopped; the finished rows were kept", file=sys.stderr)
         return 130
+    except MemoryError as error:
+        print(f"error: this machine has no room for that ({error})", file=sys.stderr)
+        return 2
     except BrokenPipeError:
-        sys.stderr.close()  # the reader went away, as `| head` does
-        return 0
+        sys.stderr.close()  # the reader went away, as `| head` does, and the run was cut short
+        return 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        print(f"error: cannot write the output: {error.strerror}", file=sys.stderr)
+        return 2
 
 
 def main(name: str, argv: Sequence[str] | None = None) -> int:
@@ -259,7 +347,7 @@ def main(name: str, argv: Sequence[str] | None = None) -> int:
 
 def show(done: Run) -> int:
     """Print verdicts and sections; returns the exit code."""
-    from probes.core import report, verdict
+    from probes.core import report
 
     for line in (*done.head.neighbours, *done.head.notes):
         print(f"NOTE: {line}")
@@ -267,15 +355,53 @@ def show(done: Run) -> int:
         print(f"\n{section}")
     if done.head.mode == "measure":
         print(f"\n{report.verdict_table(done.rows)}")
-    return verdict.exit_code([r.verdict for r in done.verdicts()])
+    return code_of(done)
 
 
-def summary(done: Run) -> str:
-    """One line: was the record's verdict reproduced here, and by what."""
-    verdicts = done.verdicts()
-    if not verdicts:
-        return f"{done.name}: nothing judged ({done.head.mode})"
-    lead = next((r for r in verdicts if r.case.startswith("model_")), verdicts[0])
-    word = {True: "reproduced", False: "NOT reproduced", None: "neither shown nor refuted"}[lead.agrees]
-    here = f"here {lead.verdict} ({lead.case}, {lead.backend})"
-    return f"{done.name}: recorded {lead.recorded}, {here}: {word} on {lead.device}"
+def code_of(done: Run) -> int:
+    """0 where every verdict was reached; 3 where one is INCONCLUSIVE, or a measured run reached none.
+
+    A sweep over launches judges nothing, and is done when it is through.
+    """
+    from probes.core import report, verdict
+
+    if any(report.POINT in r.variant for r in done.rows):
+        return 0
+    reached = [r.verdict for r in done.verdicts()]
+    return 3 if done.head.mode == "measure" and not reached else verdict.exit_code(reached)
+
+
+SUMMARY = ("probe", "recorded on gb10", "here", "reproduced", "what gains most here")
+"""Columns of the summary."""
+
+
+def summary(name: str, done: Run | None, failure: str = "") -> list[str]:
+    """One probe's line of the summary: the record's verdict, ours on the same lever, and what beats it."""
+    from probes.core import recorded, report
+
+    said = next((f for f in recorded.figures(name) if f.metric == "verdict"), None)
+    word = f"{said.variant}: {said.value}" if said else ""
+    if done is None:
+        return [name, word, f"FAILED: {failure}", "", ""]
+    if done.head.mode == "predict":
+        return [name, word, f"predicted for {done.head.device}, not measured", "", ""]
+    same = [r for r in done.verdicts() if said and r.variant == said.variant]
+    lead = next((r for r in same if r.case.startswith("model_")), same[0] if same else None)
+    if lead is None:
+        return [name, word, "no verdict reached", "", ""]
+    agrees = {True: "yes", False: "NO", None: "neither way"}[lead.agrees]
+    won = [
+        r
+        for r in done.verdicts()
+        if r.verdict == "GO"
+        and r.case == lead.case
+        and r.ratio_to_baseline
+        and not r.variant.endswith("_ring")
+    ]
+    best = min(won, key=lambda r: r.ratio_to_baseline or 1.0, default=None)
+    gain = (
+        f"{best.variant} ({best.backend}): {report.format_ratio(best.ratio_to_baseline)}"
+        if best
+        else "nothing"
+    )
+    return [name, word, f"{lead.verdict} ({lead.case}, {lead.backend})", agrees, gain]

@@ -3,8 +3,9 @@
     ring    one block = one warp per virtual warp that owns a unit, and one that feeds; sm_90 and up
     async   one block = one warp per virtual warp that owns a unit; any GPU
 
-A geometry is a row of CANDIDATES; which is best on a device is measured, not guessed. Every number that a
-kernel gets is computed here.
+Which of CANDIDATES is best on a device is measured (`python -m probes.l1 --sweep`) and stands in
+core/tuning; `default_geometry` is for devices and shapes that nobody swept. Every number that a kernel gets
+is computed here.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from probes.core.layouts import Layout, check_stride
+from probes.core.tuning import Geometry
 from probes.core.types import BadInput, LaunchConfig, Shape, Unavailable
 
 if TYPE_CHECKING:
@@ -28,21 +30,6 @@ MOST_ROWS = 32
 MOST_STAGES = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """rows per fill, blocks per SM, stages (0: as many as shared memory holds), tickets drawn or dealt."""
-
-    rows: int
-    blocks_per_sm: int
-    stages: int = 0
-    drawn: bool = False
-
-    def __str__(self) -> str:
-        return (
-            f"{self.rows}r {self.blocks_per_sm}b {self.stages or 'all'}s {'drawn' if self.drawn else 'dealt'}"
-        )
-
-
 CANDIDATES: tuple[Geometry, ...] = tuple(
     Geometry(rows, blocks, stages, drawn)
     for rows, blocks, stages in (
@@ -53,6 +40,14 @@ CANDIDATES: tuple[Geometry, ...] = tuple(
     if not (drawn and stages == 1)
 )  # fmt: skip
 """What a sweep measures. One stage and all rows in flight at once suits a matrix of a few rows per SM."""
+
+ASYNC_CANDIDATES = (1, 2, 3, 4)
+"""Blocks per SM of the async form that a sweep measures."""
+
+DEFAULT_BLOCKS = 2
+"""Blocks per SM where nobody swept: what the kernels' registers are bound to (core/bounds.py)."""
+
+DEFAULT_ROWS = (8, 4, 2, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +70,25 @@ def stage_bytes(rows: int, row_stride: int) -> int:
     return rows * (row_stride + 4 * VIRTUAL_WARPS) + 2 * 8 + 2 * 4
 
 
+def room(blocks_per_sm: int, facts: DeviceFacts) -> int:
+    """Dynamic shared memory that each of so many blocks on an SM may have."""
+    share = facts.smem_per_sm_bytes // blocks_per_sm - facts.smem_reserved_per_block_bytes
+    return min(share, facts.smem_per_block_max_bytes) // 128 * 128
+
+
+def default_geometry(shape: Shape, row_stride: int, facts: DeviceFacts) -> Geometry:
+    """The rule for what no tuning table speaks of: two blocks per SM, all stages that fit, drawn tickets.
+
+    A fill holds the most rows of 8, 4, 2, 1 that fit and leave a fill for every SM. Where not even one row
+    fits twice, one block per SM.
+    """
+    fitting = [r for r in DEFAULT_ROWS if stage_bytes(r, row_stride) <= room(DEFAULT_BLOCKS, facts)]
+    if not fitting:
+        return Geometry(1, 1, drawn=True)
+    rows = next((r for r in fitting if -(-shape.od // r) >= facts.sms), fitting[-1])
+    return Geometry(rows, DEFAULT_BLOCKS, drawn=True)
+
+
 def plan(shape: Shape, lay: Layout, row_stride: int, geometry: Geometry, facts: DeviceFacts) -> Plan:
     """The launch of `geometry` on this device.
 
@@ -87,15 +101,14 @@ def plan(shape: Shape, lay: Layout, row_stride: int, geometry: Geometry, facts: 
     if facts.compute_capability < (9, 0):
         raise Unavailable(f"bulk copies need sm_90, this GPU is {facts.arch}")
     one = stage_bytes(geometry.rows, row_stride)
-    share = facts.smem_per_sm_bytes // geometry.blocks_per_sm - facts.smem_reserved_per_block_bytes
-    room = min(share, facts.smem_per_block_max_bytes) // 128 * 128
+    most = room(geometry.blocks_per_sm, facts)
     fills = -(-shape.od // geometry.rows)
     grid = min(fills, facts.sms * geometry.blocks_per_sm)
-    stages = min(geometry.stages or room // one, -(-fills // grid), MOST_STAGES)
-    if stages < 1 or stages * one > room:
+    stages = min(geometry.stages or most // one, -(-fills // grid), MOST_STAGES)
+    if stages < 1 or stages * one > most:
         need = max(1, geometry.stages) * one
         raise Unavailable(
-            f"{geometry}: needs {need} bytes of shared memory per block, {room} are there "
+            f"{geometry}: needs {need} bytes of shared memory per block, {most} are there "
             f"with {geometry.blocks_per_sm} per SM"
         )
     threads = 32 * (consumer_warps(shape) + 1)

@@ -100,7 +100,7 @@ def flags(a: Arm) -> int:
 
 
 QUICK_CASES = ("bandwidth24", "empty")
-"""What --quick runs: the chain that shows the gain, and the gap itself; no verdict, as decode13 decides it."""
+"""What --quick runs: the chain that shows the gain, and the gap; no verdict, as decode13 decides that."""
 
 
 @dataclass(frozen=True, slots=True)

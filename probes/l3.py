@@ -152,6 +152,9 @@ def cases(args: argparse.Namespace, sms: int, blocks: Mapping[Backend, int]) -> 
 
         gate, up = args.tensors
         _, shape = gguf_file.read(args.gguf, gate, "Q4_K")
+        _, other = gguf_file.read(args.gguf, up, "Q4_K")
+        if other != shape:
+            raise BadInput(f"gate and up must have one shape, got {gate} {shape} and {up} {other}")
         return [Case(gate, shape.od, shape.id, gate, up)]
     if args.nf is not None:
         return [whole if args.nf == whole.nf else Case(f"gate_up_nf{args.nf}", args.nf, whole.id_)]

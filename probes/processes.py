@@ -47,25 +47,35 @@ def child_argv(args: argparse.Namespace, out: Path) -> list[str]:
 def pooled(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> Iterator[list[Row]]:
     """Rows of all processes joined, case by case. Raises Unavailable where a child failed."""
     runs: list[list[Row]] = []
+    stopped: KeyboardInterrupt | None = None
     with tempfile.TemporaryDirectory(prefix="probes-") as folder:
-        for k in range(args.processes):
-            tell(f"process {k + 1} of {args.processes}")
-            out = Path(folder) / f"{k}.json"
-            child = subprocess.run(
-                [sys.executable, "-m", f"probes.{name}", *child_argv(args, out)],
-                capture_output=True,
-                text=True,
-            )
-            if child.returncode not in (0, 3):
-                last = (child.stderr.strip().splitlines() or ["no message"])[-1]
-                raise Unavailable(f"process {k + 1} stopped with exit code {child.returncode}: {last}")
-            _, rows = store.read_json(out)
-            runs.append([r for r in rows if not r.verdict])
-    cases = list(dict.fromkeys(r.group for r in runs[0]))
-    joined = [join(list(rows)) for rows in zip(*runs, strict=True)]
-    _ratios(joined, args.seed)
-    for case in cases:
-        yield [r for r in joined if r.group == case]
+        try:
+            for k in range(args.processes):
+                tell(f"process {k + 1} of {args.processes}")
+                runs.append(_child(name, args, k, Path(folder) / f"{k}.json"))
+        except KeyboardInterrupt as error:  # what the finished processes measured is kept
+            stopped = error
+    if runs:
+        joined = [join(list(rows)) for rows in zip(*runs, strict=True)]
+        _ratios(joined, args.seed)
+        for group in dict.fromkeys(r.group for r in joined):
+            yield [r for r in joined if r.group == group]
+    if stopped:
+        raise stopped
+
+
+def _child(name: str, args: argparse.Namespace, k: int, out: Path) -> list[Row]:
+    """One process' rows, with what it saw of its neighbours as a note. Raises Unavailable where it failed."""
+    command = [sys.executable, "-m", f"probes.{name}", *child_argv(args, out)]
+    child = subprocess.run(command, capture_output=True, text=True)
+    if child.returncode not in (0, 3):
+        last = (child.stderr.strip().splitlines() or ["no message"])[-1]
+        raise Unavailable(f"process {k + 1} stopped with exit code {child.returncode}: {last}")
+    head, rows = store.read_json(out)
+    measured = [r for r in rows if not r.verdict]
+    if measured:
+        measured[0].notes += [f"process {k + 1}: {line}" for line in head.neighbours]
+    return measured
 
 
 def join(rows: list[Row]) -> Row:
@@ -86,6 +96,17 @@ def join(rows: list[Row]) -> Row:
     first.sm_clock_hz = float(np.median(clocks)) if clocks else None
     if first.content_gbps:
         first.content_gbps *= before / first.time_s
+    for field in (
+        "same_bytes_read_s",
+        "event_loop_time_s",
+        "overlap_s",
+        "gain_per_interface_s",
+        "load_balance",
+    ):
+        known = [v for r in rows if (v := getattr(r, field)) is not None]
+        setattr(first, field, float(np.median(known)) if known else None)
+    # a proof that is missing in one process is missing: every note is kept, once
+    first.notes = list(dict.fromkeys(note for r in rows for note in r.notes))
     return first
 
 

@@ -18,7 +18,7 @@ STALE = "stale: "
 
 def stale_mark(head: Head) -> str:
     """The reason why a report may lag behind its kernels, '' where it claims not to."""
-    return next((n for n in head.notes if n.startswith(STALE)), "")
+    return next((n for n in head.notes if str(n).startswith(STALE)), "")
 
 
 def block(name: str, path: Path) -> str:
@@ -26,6 +26,8 @@ def block(name: str, path: Path) -> str:
     from probes import cli
 
     head, rows = store.read_json(path)
+    if head.mode != "measure" or not head.complete:
+        raise BadInput(f"{path} is not a finished measurement; a README shows nothing else")
     mark = stale_mark(head)
     lines = [f"**{mark}**\n"] if mark else []
     return "\n".join([*lines, cli.part(name, "report").readme(rows), "", report.first_line(head)])
@@ -37,8 +39,7 @@ def filled(text: str, folder: Path) -> str:
 
     for name in cli.PROBES:
         path = folder / f"{name}.json"
-        if path.exists():
-            text = report.fill(text, name, block(name, path))
+        text = report.fill(text, name, block(name, path) if path.exists() else "(not measured yet)")
     return text
 
 
@@ -54,7 +55,10 @@ def main(argv: list[str]) -> int:
         readme = Path("README.md")
         if not readme.exists():
             raise BadInput("no README.md in the current folder; run this in a checkout's root")
-        text = readme.read_text(encoding="utf-8")
+        try:
+            text = readme.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"cannot read {readme}: {error}") from error
         new = filled(text, Path("out") / DEVICE)
         if args.check:
             if new != text:

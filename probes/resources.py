@@ -36,9 +36,12 @@ def collect() -> str:
     from probes.core.provenance import versions
 
     rows, digests = [], {}
+    for arch in ARCHS:
+        rows += build.offline("harness.cu", arch) + numba_compile.offline("harness", arch)
     for name in cli.PROBES:
         for arch in ARCHS:
-            rows += build.offline(f"{name}.cu", arch) + numba_compile.offline(name, arch)
+            for stem in cli.stems(name):
+                rows += build.offline(f"{stem}.cu", arch) + numba_compile.offline(stem, arch)
             for n in getattr(cli.probe(name), "BOUNDS_RECORDED", ()):
                 held = build.offline(f"{name}.cu", arch, n) + numba_compile.offline(name, arch, n)
                 rows += [replace(r, name=f"{r.name}@{n}") for r in held]

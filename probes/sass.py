@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from probes import cli
 from probes.core.cache import cached
 from probes.core.types import Backend, Unavailable
 
@@ -59,10 +60,18 @@ def opcodes(binary: Path) -> dict[str, list[str]]:
 
 
 def names(probe: str, arch: str, min_blocks: int = 0) -> set[str]:
-    """The kernels that a probe's C++ library holds. Raises Unavailable."""
+    """The kernels that a probe's C++ libraries hold. Raises Unavailable."""
+    return set(_library(probe, arch, min_blocks))
+
+
+def _library(probe: str, arch: str, min_blocks: int) -> dict[str, list[str]]:
+    """Opcodes of every kernel of a probe's C++ libraries."""
     from kernels_cu import build
 
-    return set(opcodes(build.library(f"{probe}.cu", arch, min_blocks)))
+    found: dict[str, list[str]] = {}
+    for stem in cli.stems(probe):
+        found |= opcodes(build.library(f"{stem}.cu", arch, min_blocks))
+    return found
 
 
 def kernels(
@@ -70,14 +79,15 @@ def kernels(
 ) -> dict[str, list[str]]:
     """Opcodes of a probe's named kernels, compiled where the cache lacks them. Raises Unavailable."""
     if backend == "cu":
-        from kernels_cu import build
-
-        every = opcodes(build.library(f"{probe}.cu", arch, min_blocks))
+        every = _library(probe, arch, min_blocks)
         return {n: every[n] for n in names}
     from kernels_numba import compile as numba_compile
 
-    made = numba_compile.compiled(probe, names, arch, min_blocks)
-    return {n: opcodes(p)[n] for n, p in made.items()}
+    wanted, made = set(names), dict[str, Path]()
+    for stem in cli.stems(probe):
+        mine = sorted(wanted & set(numba_compile.names(stem)))
+        made |= numba_compile.compiled(stem, mine, arch, min_blocks)
+    return {n: opcodes(made[n])[n] for n in sorted(wanted)}
 
 
 def first(ops: list[str], word: str) -> int:

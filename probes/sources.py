@@ -16,6 +16,7 @@ from typing import Any
 import kernels_cu
 import kernels_numba
 from kernels_cu import build
+from probes import cli
 from probes.core.bounds import MIN_BLOCKS
 from probes.core.digest import kernels_digest
 from probes.core.layouts import LAYOUTS
@@ -55,7 +56,7 @@ def _imported(path: Path) -> list[Path]:
 def sources(probe: str, backend: str = "") -> list[Path]:
     """The kernel sources behind one probe, the harness' included; of one backend or of both."""
     found: list[Path] = []
-    for stem in (probe, "harness"):
+    for stem in (*cli.stems(probe), "harness"):
         if backend in ("", "cu"):
             found += _follow(CU / f"{stem}.cu", _included)
         if backend in ("", "numba"):

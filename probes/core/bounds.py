@@ -14,6 +14,8 @@ MIN_BLOCKS: dict[str, int] = {
     "loop": 6,  # 40 registers, all 8 to 11 loads in flight; at 8 (32 registers) half of them wait, dpl spills
     "pf": 4,  # 64 registers for two units (48 in group order, 5 blocks); at 5 the gguf order spills
     "stream": 6,  # as the loop form, so that both see the same occupancy
+    "ring": 2,  # 288 threads, shared memory allows no more; activations held: 80 to 95 registers of 112
+    "async": 2,  # two passes of weights in flight: all 128 registers
     "matmul": 4,  # 48 registers on sm_90 (so 5 blocks), 53 on sm_121; at 5 three of 8 loads wait there
     "form_a": 4,  # 64 registers for two rows; all 11 loads first on sm_90, 8 on sm_121 (where 72 would do)
     "form_b": 5,  # 47 registers, all 8 loads first on both; at 6 (40 registers) it spills and one load waits

@@ -173,6 +173,8 @@ def _tensor_info(walk: _Walker, types: dict[int, tuple[str, int, int]], alignmen
     """One tensor's entry; its offset is still relative to the data section."""
     name = walk.text("a tensor name", MAX_NAME)
     of = f"tensor {_short(name)}"
+    if not name.strip() or not name.isprintable():
+        raise walk.bad(f"{of}: a name must be printable and not empty")
     dims = walk.number("I", of)
     if not 1 <= dims <= MAX_DIMS:
         raise walk.bad(f"{of} has {dims} dimensions, 1 to {MAX_DIMS} are possible")

@@ -67,6 +67,8 @@ class Head:
         for name, kind in _KINDS.items():
             if name in data and not isinstance(data[name], kind):
                 raise BadInput(f"the head's {name} must be {kind.__name__}, got {data[name]!r}")
+        if not 0 <= int(data["seed"]) < 2**63:
+            raise BadInput(f"the head's seed must be 0 or more, got {data['seed']!r}")
         if data["mode"] not in ("measure", "predict"):
             raise BadInput(f"the head's mode must be measure or predict, got {data['mode']!r}")
         return cls(**data)

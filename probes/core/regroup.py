@@ -109,7 +109,7 @@ def compiled(pack: bool, group: bool) -> Rows:
         data = cgutils.create_struct_proxy(kind)(context, b, value=array).data
         return b.bitcast(b.gep(data, [at]), to.as_pointer())
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic  # type: ignore[untyped-decorator]  # numba has no stubs
     def move(typing: Any, src: Any, dst: Any, dense: Any, ql: Any, qh: Any, sc: Any, d: Any) -> Any:
         """Move one super-block between byte `dense` of GGUF order and its four pieces."""
 
@@ -130,7 +130,7 @@ def compiled(pack: bool, group: bool) -> Rows:
 
         return numba.types.void(src, dst, dense, ql, qh, sc, d), codegen
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic  # type: ignore[untyped-decorator]  # numba has no stubs
     def stream(typing: Any, src: Any, at: Any, dst: Any, to: Any) -> Any:
         """Copy 64 bytes to an address that is a multiple of 64, past the cache."""
 
@@ -143,7 +143,7 @@ def compiled(pack: bool, group: bool) -> Rows:
 
         return numba.types.void(src, at, dst, to), codegen
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic  # type: ignore[untyped-decorator]  # numba has no stubs
     def fence(typing: Any) -> Any:
         """Order the streamed lines before whatever the thread does next."""
 
@@ -153,7 +153,7 @@ def compiled(pack: bool, group: bool) -> Rows:
 
         return numba.types.void(), codegen
 
-    @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+    @numba.njit(nogil=True)  # type: ignore[untyped-decorator]  # numba has no stubs
     def rows(
         src: Any, src_row: int, dst: Any, dst_row: int, first: int, last: int, nbe: int, at: Any
     ) -> None:

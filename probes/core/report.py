@@ -78,7 +78,7 @@ def table(
 
 
 def _one_line(cell: str) -> str:
-    return " ".join(cell.split())
+    return " ".join("".join(c if c.isprintable() else " " for c in cell).split())
 
 
 def _escaped(cell: str) -> str:
@@ -171,6 +171,9 @@ VERDICT_COLUMNS: tuple[Column, ...] = (
 
 SWEEP = "sweep_"
 """Cases that begin so are points of a sweep: their probe's own section shows them, not a table each."""
+
+POINT = "@"
+"""A variant with it is a point of a sweep over launches (`gpl_ring@8r2b0s-drawn`): timed, not judged."""
 
 SOURCE_COLUMN = Column("source", lambda r: r.source, text=True)
 
@@ -265,4 +268,5 @@ def _devices(rows: Sequence[Row]) -> str:
 
 
 def _title(text: str, markdown: bool) -> str:
+    text = _one_line(text)  # names out of a file may hold anything
     return f"### {text}" if markdown else text

@@ -97,6 +97,13 @@ class Row:
         slope, loop = self.time_s, self.event_loop_time_s
         if slope is not None and loop is not None and slope >= 50e-6 and abs(loop / slope - 1) > 0.03:
             out.append(f"the plain event loop differs by {100 * (loop / slope - 1):+.1f} %")
+        profiled = self.profiler_time_s
+        if slope is not None and profiled is not None and slope >= 50e-6 and abs(profiled / slope - 1) > 0.10:
+            out.append(f"the profiler's duration differs by {100 * (profiled / slope - 1):+.0f} %")
+        if self.dram_bytes_read is not None and self.traffic_bytes:
+            more = self.dram_bytes_read / self.traffic_bytes - 1
+            if more > 0.02:
+                out.append(f"DRAM read {100 * more:.0f} % more than the sectors counted")
         if self.dram_bytes_read is not None and self.content_bytes:
             share = self.dram_bytes_read / self.content_bytes
             if share < 0.98:
@@ -147,6 +154,14 @@ def _types() -> dict[str, Any]:
     return {name: hints[name] for name in FIELDS}
 
 
+def _finite(value: float) -> bool:
+    """A number that float64 holds: no NaN, no infinity, no integer of hundreds of digits."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
 def _fits(value: object, hint: Any) -> bool:
     """Is `value` of this type, numbers finite, bool never a number, an int good for a float?"""
     origin = typing.get_origin(hint)
@@ -160,9 +175,9 @@ def _fits(value: object, hint: Any) -> bool:
         keys, values = typing.get_args(hint)
         return isinstance(value, dict) and all(_fits(k, keys) and _fits(v, values) for k, v in value.items())
     if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and _finite(value)
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
     return isinstance(value, hint)
 
 

@@ -26,16 +26,18 @@ MAX_BYTES = 256 << 20
 class ReportFile:
     """A report on its way to disk: `with ReportFile(path, head) as f: f.add(row)`.
 
-    The head is written on entry, so that a folder that cannot be written fails before anything is
-    measured, and every `add` or `flush` replaces the file as a whole. Leaving without an exception marks it
-    complete. `path` None keeps it in memory. BadInput where the file cannot be written.
+    Entry tries whether the place can be written, so that a full disk or a locked folder fails before anything
+    is measured; an older file there stays until the first row is added, and every `add` or `flush` replaces
+    the file as a whole. Leaving without an exception marks it complete. `path` None keeps it in memory.
+    BadInput where the file cannot be written.
     """
 
     def __init__(self, path: Path | None, head: Head) -> None:
         self.path, self.head, self.rows = path, head, list[Row]()
 
     def __enter__(self) -> ReportFile:
-        self.flush()
+        if self.path is not None:
+            check_writable(self.path)
         return self
 
     def __exit__(
@@ -68,28 +70,44 @@ def write_json(path: Path, head: Head, rows: Sequence[Row]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Replace a text file in one step (a temporary file beside it, then a rename).
 
-    Makes the folder. BadInput, one line, on whatever the file system refuses: no permission, disk full,
-    a file where a folder should be, a read-only mount.
+    Makes the folder; follows a symbolic link. BadInput, one line, on whatever the file system refuses (no
+    permission, disk full, a file where a folder should be) and on a place that is no regular file.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    _written(path, text, keep=True)
+
+
+def check_writable(path: Path) -> None:
+    """Try to write beside `path` what a report's first bytes would be, and take it away again. BadInput."""
+    _written(path, " " * 4096, keep=False)
+
+
+def _written(path: Path, text: str, keep: bool) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.name:
+            raise ValueError("that names no file")
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            raise ValueError("it is there and is no regular file")
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(temporary, "w", encoding="utf-8", newline="\n") as f:
                 f.write(text)
-            os.replace(temporary, path)
-        except BaseException:
+            if keep:
+                os.replace(temporary, target)
+        finally:
             with contextlib.suppress(OSError):
                 temporary.unlink()
-            raise
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RuntimeError) as e:
         why = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
-        raise BadInput(f"cannot write {path}: {why}; free some room or choose another place") from e
+        raise BadInput(f"cannot write {path}: {why}; choose another place") from e
 
 
 def read_json(path: Path) -> tuple[Head, list[Row]]:
     """Head and rows of a report. BadInput, one line, on anything that is not one."""
     try:
+        if not path.is_file() and path.exists():
+            raise BadInput(f"{path} is no regular file")
         if path.stat().st_size > MAX_BYTES:
             raise BadInput(f"{path} is larger than any report ({MAX_BYTES >> 20} MiB)")
         data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)

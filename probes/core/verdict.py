@@ -16,11 +16,11 @@ from __future__ import annotations
 import difflib
 import hashlib
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from probes.core.types import BadInput
 
@@ -51,6 +51,17 @@ class Bar:
         return f"{'>' if self.strict else '>='} {_percent(self.bar)}"
 
 
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """A table of bars.toml with a figure per case: reached or not, with no baseline and no GO."""
+
+    name: str
+    question: str
+    metric: str
+    targets: Mapping[str, float]
+    where: str
+
+
 class Gain(NamedTuple):
     """A gain and the ends of its interval, as fractions; positive is better."""
 
@@ -74,11 +85,10 @@ class Verdict:
 @cache
 def bars() -> dict[str, Bar]:
     """Every bar by name, in the file's order."""
-    table = tomllib.loads(_file().decode())
     return {
-        f"{probe}.{key}": Bar(name=f"{probe}.{key}", **{**row, "over": tuple(row["over"])})
-        for probe, rows in table.items()
-        for key, row in rows.items()
+        name: Bar(name=name, **{**row, "over": tuple(row["over"])})
+        for name, row in _tables().items()
+        if "targets" not in row
     }
 
 
@@ -89,6 +99,12 @@ def bar(name: str) -> Bar:
         near = difflib.get_close_matches(name, bars(), cutoff=0.3) or list(bars())
         raise BadInput(f"no bar is named {name!r}: did you mean {', '.join(near)}?")
     return found
+
+
+@cache
+def targets(name: str) -> Targets:
+    """The table of targets of that name. Raises KeyError: names stand in the code, not in a flag."""
+    return Targets(name=name, **_tables()[name])
 
 
 def bars_sha256() -> str:
@@ -193,6 +209,12 @@ def exit_code(verdicts: Sequence[str | None]) -> int:
 
 def _percent(x: float, sign: bool = True) -> str:
     return f"{100 * x:{'+' if sign else ''}.2f} %"
+
+
+def _tables() -> dict[str, dict[str, Any]]:
+    """The file's tables by "probe.key"."""
+    table = tomllib.loads(_file().decode())
+    return {f"{probe}.{key}": row for probe, rows in table.items() for key, row in rows.items()}
 
 
 def _file() -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -151,20 +151,43 @@ def _busy_percent(read: Callable[[], int], patience_s: float = 1.5) -> int:
     return use
 
 
-def neighbours(index: int = 0) -> list[str]:
+def _bus_id(index: int) -> str:
+    """PCI bus id of CUDA device `index`: NVML counts GPUs in another order, CUDA_VISIBLE_DEVICES aside."""
+    from cuda.bindings import driver
+
+    from probes.gpu.driver import call
+
+    device = call(driver.cuDeviceGet, index)
+    text: bytes = call(driver.cuDeviceGetPCIBusId, 32, device)
+    return text.split(b"\0")[0].decode()
+
+
+def _others(pids: Sequence[int], own: int, own_context: bool) -> int:
+    """How many of NVML's process ids are not ours.
+
+    In a container NVML shows our process under another id; where we hold a context and none of the ids is
+    ours, one of them is.
+    """
+    count = sum(pid != own for pid in pids)
+    return count - 1 if own_context and count and own not in pids else count
+
+
+def neighbours(index: int = 0, own_context: bool = False) -> list[str]:
     """Notes on what may disturb a measurement: other processes on the GPU, a busy host.
 
-    Empty where nothing was seen; NVML or psutil being absent is itself a note.
+    own_context: whether this process has opened the GPU. Empty where nothing was seen; NVML or psutil being
+    absent is itself a note.
     """
     notes: list[str] = []
     try:
         import pynvml
 
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        others = [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle) if p.pid != os.getpid()]
+        handle = pynvml.nvmlDeviceGetHandleByPciBusId(_bus_id(index).encode())
+        pids = [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+        others = _others(pids, os.getpid(), own_context)
         if others:
-            notes.append(f"{len(others)} other process(es) on the GPU")
+            notes.append(f"{others} other process(es) on the GPU")
         use = _busy_percent(lambda: int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
         if use > BUSY_PERCENT:
             notes.append(f"the GPU was {use} % busy beside the run")

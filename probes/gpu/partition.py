@@ -30,7 +30,8 @@ def check(count: int, total: int, unit: int, least: int = 1) -> None:
     if count > total:
         raise BadInput(f"--sms {count} is more than the GPU's {total} SMs")
     if count % unit or count < least:
-        below, above = max(least, count // unit * unit), -(-max(count, least) // unit) * unit
+        lowest = -(-max(least, unit) // unit) * unit
+        below, above = max(lowest, count // unit * unit), -(-max(count, lowest) // unit) * unit
         near = " or ".join(str(n) for n in dict.fromkeys((below, above)) if n <= total)
         raise BadInput(
             f"--sms {count}: a partition of this GPU is a multiple of {unit} SMs, "

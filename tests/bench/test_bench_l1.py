@@ -23,19 +23,6 @@ CASE = "ffn_down_14b"
 VARIANTS = [*(name for name, _, _ in l1.variants()), *l1.FLIP]
 
 
-class Clock:
-    """A timer for pytest-benchmark that only moves when the GPU has worked."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-clock = Clock()
-
-
 @pytest.fixture(scope="module")
 def session(bench: Any) -> Iterator[dict[str, Any]]:
     """All arms of one case, built and checked once; their verdict rows."""
@@ -56,35 +43,10 @@ def session(bench: Any) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.benchmark(timer=clock, warmup=False)
-def test_kernel(benchmark: Any, bench: Any, session: dict[str, Any], variant: str, backend: Any) -> None:
-    from probes.bench import resource_row
-    from probes.gpu.timing import replay_s
-
+def test_kernel(
+    gpu_timed: Any, facts_of: Any, bench: Any, session: dict[str, Any], variant: str, backend: Any
+) -> None:
     if f"{variant}/{backend}" not in session:
         pytest.skip(bench.skipped.get(backend, f"{variant} does not run on {CASE}"))
     spec, arm = session[f"{variant}/{backend}"]
-    base = session[f"{l1.BASELINE}/{backend}"][1]
-    ratios = []
-
-    def step() -> None:
-        seconds = replay_s(bench.gpu.stream, arm)
-        ratios.append(seconds / replay_s(bench.gpu.stream, base))
-        clock.seconds += seconds
-
-    benchmark.pedantic(step, rounds=10, iterations=1, warmup_rounds=1)
-    row = resource_row("l1", spec, bench.gpu)
-    ratio = sorted(ratios)[len(ratios) // 2]
-    extra = benchmark.extra_info
-    extra.update(
-        registers=row.registers, blocks_per_sm=row.blocks_per_sm, limiter=row.limiter, waves=row.waves
-    )
-    extra.update(bitwise=True, rotation_bytes=spec.rotation_bytes, ratio_to_baseline=ratio)
-    if benchmark.stats:
-        extra["content_gbps"] = spec.content_bytes / benchmark.stats.stats.median / 1e9
-    from probes.core import verdict
-
-    bar = verdict.bar("l1.dpl")
-    extra["verdict"] = (
-        f"{'above' if 1 - ratio >= bar.bar else 'below'} the bar ({bar.text}), by medians alone"
-    )
+    gpu_timed(arm, session[f"{l1.BASELINE}/{backend}"][1], "l1.dpl", **facts_of("l1", spec))

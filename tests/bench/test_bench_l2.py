@@ -3,8 +3,8 @@
     pytest tests/bench/test_bench_l2.py --benchmark-only
 
 The timer is the GPU's: it returns event seconds accumulated by replays, per chain and cold. Each entry's
-extra_info holds the launches of a chain, the ratio to the plain graph, the gain per interface, and what the
-bar says of it.
+extra_info holds the launches of a chain, GB/s, waves and occupancy of its first kernel, the ratio to the
+plain graph with its interval, and the verdict.
 """
 
 from __future__ import annotations
@@ -17,24 +17,10 @@ import pytest
 
 from probes import cli, l2
 from probes.bench import BACKENDS
-from probes.core import verdict
 
 pytestmark = pytest.mark.gpu
 
 GROUPS = ["bandwidth24", "compute24", "decode13@128", "decode13@3254", "empty"]
-
-
-class Clock:
-    """A timer for pytest-benchmark that only moves when the GPU has worked."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-clock = Clock()
 
 
 @pytest.fixture(scope="module", params=GROUPS)
@@ -57,7 +43,7 @@ def session(bench: Any, request: pytest.FixtureRequest) -> Iterator[dict[str, An
         arms = l2_measure.arms_of(bench, args, found, list(l2.ARMS))
         for _, arm in arms:
             arm.build(bench.gpu.stream)
-        yield {spec.name: (arm, len(found[0].steps)) for spec, arm in arms}
+        yield {spec.name: (spec, arm, len(found[0].steps)) for spec, arm in arms}
         for _, arm in arms:
             arm.recheck()
             arm.close()
@@ -65,26 +51,11 @@ def session(bench: Any, request: pytest.FixtureRequest) -> Iterator[dict[str, An
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("variant", [a.name for a in l2.ARMS])
-@pytest.mark.benchmark(timer=clock, warmup=False)
-def test_arm(benchmark: Any, bench: Any, session: dict[str, Any], variant: str, backend: Any) -> None:
-    from probes.gpu.timing import replay_s
-
+def test_arm(
+    gpu_timed: Any, facts_of: Any, bench: Any, session: dict[str, Any], variant: str, backend: Any
+) -> None:
     if f"{variant}/{backend}" not in session:
         pytest.skip(bench.skipped.get(backend, "this backend does not run here"))
-    arm, launches = session[f"{variant}/{backend}"]
-    plain, _ = session[f"{l2.BASELINE}/{backend}"]
-    pairs = []
-
-    def step() -> None:
-        seconds = replay_s(bench.gpu.stream, arm)
-        pairs.append((seconds, replay_s(bench.gpu.stream, plain)))
-        clock.seconds += seconds
-
-    benchmark.pedantic(step, rounds=10, iterations=1, warmup_rounds=1)
-    ratio = sorted(a / b for a, b in pairs)[len(pairs) // 2]
-    saved = sorted(b - a for a, b in pairs)[len(pairs) // 2]
-    bar = verdict.bar("l2.pdl")
-    benchmark.extra_info.update(
-        launches=launches, bitwise=True, ratio_to_baseline=ratio, gain_per_interface_s=saved / launches,
-        verdict=f"{'above' if 1 / ratio - 1 >= bar.bar else 'below'} the bar ({bar.text}), by medians alone",
-    )  # fmt: skip
+    spec, arm, launches = session[f"{variant}/{backend}"]
+    _, plain, _ = session[f"{l2.BASELINE}/{backend}"]
+    gpu_timed(arm, plain, "l2.pdl", launches=launches, **facts_of("l2", spec))

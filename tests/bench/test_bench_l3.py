@@ -22,19 +22,6 @@ pytestmark = pytest.mark.gpu
 VARIANTS = [v.name for v in l3.VARIANTS]
 
 
-class Clock:
-    """A timer for pytest-benchmark that only moves when the GPU has worked."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-clock = Clock()
-
-
 @pytest.fixture(scope="module")
 def session(bench: Any) -> Iterator[dict[str, Any]]:
     """All arms of gate_up_14b, built and checked once; checked again at the end."""
@@ -55,31 +42,10 @@ def session(bench: Any) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.benchmark(timer=clock, warmup=False)
-def test_variant(benchmark: Any, bench: Any, session: dict[str, Any], variant: str, backend: Any) -> None:
-    from probes.bench import resource_row
-    from probes.core import verdict
-    from probes.gpu.timing import replay_s
-
+def test_variant(
+    gpu_timed: Any, facts_of: Any, bench: Any, session: dict[str, Any], variant: str, backend: Any
+) -> None:
     if f"{variant}/{backend}" not in session:
         pytest.skip(bench.skipped.get(backend, f"{variant} does not fit on an SM"))
     spec, arm = session[f"{variant}/{backend}"]
-    base = session[f"{l3.BASELINE}/{backend}"][1]
-    ratios = []
-
-    def step() -> None:
-        seconds = replay_s(bench.gpu.stream, arm)
-        ratios.append(seconds / replay_s(bench.gpu.stream, base))
-        clock.seconds += seconds
-
-    benchmark.pedantic(step, rounds=10, iterations=1, warmup_rounds=1)
-    row = resource_row("l3", spec, bench.gpu)
-    ratio, bar = sorted(ratios)[len(ratios) // 2], verdict.bar("l3.fused")
-    extra = benchmark.extra_info
-    extra.update(
-        registers=row.registers, blocks_per_sm=row.blocks_per_sm, limiter=row.limiter, waves=row.waves,
-        grid=spec.config.grid, bitwise=True, rotation_bytes=spec.rotation_bytes, ratio_to_baseline=ratio,
-    )  # fmt: skip
-    extra["verdict"] = f"{'above' if 1 - ratio > bar.bar else 'below'} the bar ({bar.text}), by medians alone"
-    if benchmark.stats:
-        extra["content_gbps"] = spec.content_bytes / benchmark.stats.stats.median / 1e9
+    gpu_timed(arm, session[f"{l3.BASELINE}/{backend}"][1], "l3.fused", **facts_of("l3", spec))

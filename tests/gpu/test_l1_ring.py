@@ -143,3 +143,20 @@ def test_replays_give_the_same_bits_and_leave_the_counter_at_zero(
             np.testing.assert_array_equal(out.download(np.uint32, shape.od), want)
             assert counter.download(np.uint32, 1)[0] == 0
         graph.close()
+
+
+def test_a_run_and_a_sweep_of_one_case(bench: Any) -> None:
+    """Both ways through the probe itself: every row to the bit, and what the table should hold."""
+    from probes import cli, l1_measure, l1_sweep
+
+    facts = bench.gpu.facts
+    if facts.compute_capability < (9, 0):
+        pytest.skip(f"bulk copies need sm_90, this GPU is {facts.arch}")
+    argv = ["--case", "attn_v_7b", "--form", "ring", "--form", "async", "--layout", "gpl"]
+    (rows,) = l1_measure.measure(bench, cli.parser("l1").parse_args(argv))
+    for variant in ("gpl_ring", "gpl_async", "padded_ring", "padded_ring_aa", "padded_loop"):
+        for row in (r for r in rows if r.variant == variant):
+            assert row.bitwise is True and row.waves, row.id
+    (swept,) = l1_measure.measure(bench, cli.parser("l1").parse_args([*argv, "--sweep"]))
+    assert all(r.bitwise or r.skipped for r in swept)
+    assert set(l1_sweep.chosen(swept)["attn_v_7b"]) == {"gpl"}

@@ -169,3 +169,22 @@ def test_a_partition_that_cannot_be_is_refused(bench: Any) -> None:
                 pass
         except Unavailable as error:
             pytest.skip(str(error))
+
+
+def test_a_models_own_q4k_tensors(bench: Any, tmp_path: Any) -> None:
+    """The whole probe on real weights, bitwise in both backends that work here."""
+    from pathlib import Path
+
+    from probes import cli, l3
+    from probes.core import store
+
+    real = Path(__file__).parents[1] / "data" / "minilm-q4k-64rows.gguf"
+    name = "blk.0.ffn_down_q4.weight"
+    out = tmp_path / "l3.json"
+    argv = ["--gguf", str(real), "--tensors", name, name, "--windows", "2", "-q", "--json", str(out)]
+    assert l3.main(argv) in (0, 3)
+    _, rows = store.read_json(out)
+    timed = [r for r in rows if r.samples_s]
+    assert {"pair", "form_a", "form_b", "form_b_staged"} <= {r.variant for r in timed}
+    assert all(r.bitwise for r in timed)
+    assert cli.probe("l3") is l3

@@ -59,6 +59,9 @@ def refused(run: subprocess.CompletedProcess[str], *words: str) -> None:
         (["--blocks-per-sm", "33"], ["33"]),
         (["--blocks-per-sm", "0"], ["--blocks-per-sm", "0"]),
         (["--record", "--mode", "predict"], ["--record"]),
+        (["--sweep"], ["--sweep", "needs a GPU"]),
+        (["--sweep", "--form", "pf"], ["ring and async"]),
+        (["--sweep", "--gguf", str(GGUF)], ["--gguf"]),
         (["--no-such-flag"], ["--no-such-flag"]),
         (["--gguf", "absent.gguf"], ["absent.gguf"]),
         (["--gguf", str(GGUF), "--tensor", "blk.0.ffn_dwn.weight"], ["blk.0.ffn_down.weight"]),
@@ -143,7 +146,8 @@ def test_no_gpu_predicts_and_says_so_first(tmp_path: Path) -> None:
 def test_every_probe_together(tmp_path: Path) -> None:
     run = probes(cwd=tmp_path, module="probes")
     assert run.returncode == 0, run.stderr
-    assert "nothing judged (predict)" in run.stdout
+    assert run.stdout.count("predicted for gb10, not measured") == 3
+    assert "form_b: NO-GO" in run.stdout.split("Summary")[1]
     assert (tmp_path / "out" / "runs" / "l1.json").exists()
 
 
@@ -190,7 +194,15 @@ def test_ctrl_c_keeps_the_finished_rows(tmp_path: Path) -> None:
 def test_list_names_everything(tmp_path: Path) -> None:
     run = probes("--list", cwd=tmp_path)
     assert run.returncode == 0
-    for word in ("lm_head_7b", "gpl_stream", "dispatch_dpl", "l1.dpl"):
+    for word in (
+        "lm_head_7b",
+        "gpl_stream",
+        "dispatch_dpl",
+        "gs_async",
+        "padded_ring_aa",
+        "l1.dpl",
+        "l1.limit",
+    ):
         assert word in run.stdout
 
 
@@ -218,3 +230,55 @@ def test_no_nvcc_is_said_with_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path
             build.library("l1.cu", "sm_90")
     finally:
         build.find_nvcc.cache_clear()
+
+
+def test_a_mistake_leaves_the_last_report_alone(tmp_path: Path) -> None:
+    assert probes("--mode", "predict", "--case", "attn_v_7b", cwd=tmp_path).returncode == 0
+    report = tmp_path / "out" / "runs" / "l1.json"
+    before = report.read_bytes()
+    refused(probes("--mode", "predict", "--case", "nope", cwd=tmp_path), "nope")
+    assert report.read_bytes() == before
+
+
+def test_places_that_would_lose_something_are_refused(tmp_path: Path) -> None:
+    case = ["--mode", "predict", "--case", "attn_v_7b"]
+    refused(probes(*case, "--json", "same.json", "--md", "same.json", cwd=tmp_path), "two files")
+    refused(probes(*case, "--json", "x.md", cwd=tmp_path), "two files")
+    refused(probes(*case, "--out", "out/nvidia-h200", cwd=tmp_path), "--record")
+    refused(probes(*case, "--json", "", cwd=tmp_path), "--json must name a file")
+    refused(probes(*case, "--md", "/", cwd=tmp_path), "--md must name a file")
+    os.mkfifo(tmp_path / "pipe")
+    refused(probes(*case, "--json", "pipe", cwd=tmp_path), "no regular file")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    refused(probes("replay", "pipe", cwd=tmp_path, module="probes"), "no regular file")
+
+
+def test_a_terminal_without_greek_and_a_full_one(tmp_path: Path) -> None:
+    case = ["--mode", "predict", "--case", "attn_v_7b"]
+    assert probes(*case, cwd=tmp_path, PYTHONIOENCODING="ascii").returncode == 0
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(
+            [sys.executable, "-m", "probes.l1", *case],
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=full, stderr=subprocess.PIPE,
+            text=True, timeout=60,
+        )  # fmt: skip
+    assert run.returncode == 2 and "Traceback" not in run.stderr and "cannot write" in run.stderr
+
+
+def test_a_broken_nvcc_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernels_cu import build
+    from probes.core.types import Unavailable
+
+    fake = tmp_path / "nvcc"
+    fake.write_text("#!/bin/sh\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    build.find_nvcc.cache_clear()
+    try:
+        with pytest.raises(Unavailable, match="does not work"):
+            build.library("l1.cu", "sm_90")
+    finally:
+        build.find_nvcc.cache_clear()
+        build._version.cache_clear()

@@ -44,3 +44,12 @@ def test_our_own_work_is_given_time_to_leave_the_window() -> None:
 def test_a_devices_folder_is_named_after_it() -> None:
     assert facts.slug_of("NVIDIA H200") == "nvidia-h200"
     assert facts.slug_of("NVIDIA GeForce RTX 4090 / D") == "nvidia-geforce-rtx-4090-d"
+
+
+def test_our_own_process_is_no_neighbour() -> None:
+    assert facts._others([], 7, False) == 0
+    assert facts._others([7], 7, True) == 0
+    assert facts._others([7, 9], 7, True) == 1
+    assert facts._others([412], 7, True) == 0  # a container: our own, under another id
+    assert facts._others([412, 9], 7, True) == 1
+    assert facts._others([412], 7, False) == 1

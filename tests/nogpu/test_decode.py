@@ -149,7 +149,7 @@ def test_weights_keep_a_unit_sized_input_unit_sized(kind: str, form: object) -> 
     width = LAYER_14B.hidden if kind == "q4_K" else LAYER_14B.ffn
     raw = decode.weights(Shape(64, width), 3, kind)
     x = np.random.default_rng(1).standard_normal(width).astype(F)
-    y = form.reference(raw, q8.quantise(x))  # type: ignore[attr-defined]
+    y = form.reference(raw, q8.quantise(x))
     assert 0.3 < np.sqrt((y.astype(np.float64) ** 2).mean()) < 3
     np.testing.assert_array_equal(raw, decode.weights(Shape(64, width), 3, kind))
     with pytest.raises(BadInput, match="q5_K"):

@@ -88,6 +88,6 @@ def test_a_bad_profile_names_its_fault(change: dict[str, object], message: str) 
 
 def test_a_stray_source_is_refused() -> None:
     bad = table("gb10")
-    bad["sources"] = {**bad["sources"], "weight": "a scale"}  # type: ignore[dict-item]
+    bad["sources"] = {**bad["sources"], "weight": "a scale"}
     with pytest.raises(BadInput, match="names 'weight', which is no fact"):
         device._parse("gb10", bad)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probes import cli, l1, l1_report
+from probes import cli, l1, l1_launch, l1_report
 from probes.core import device, layouts, q6k, q8, verdict
 from probes.core.layouts import LAYOUTS, Layout, Piece
 from probes.core.rows import Row
@@ -62,6 +62,24 @@ def test_a_misaligned_or_short_stride_is_refused(stride: int) -> None:
         l1.check_launch(layouts.layout("padded"), "loop", Shape(2, 13824), stride)
 
 
+def test_every_form_is_planned_in_one_place() -> None:
+    h200, shape = device.load("h200"), Shape(152064, 5120)
+    for lay in LAYOUTS:
+        for form in l1.FORMS:
+            stride = lay.row_stride(shape.nbe)
+            if form.refuses(shape):
+                with pytest.raises(Unavailable, match="pf is right only"):
+                    l1_launch.plan(form, lay, shape, stride, h200)
+                continue
+            made = l1_launch.plan(form, lay, shape, stride, h200)
+            persistent = form.stem == "l1_ring"
+            assert made.config.grid == {"ring": 264, "async": 396}.get(form.name, shape.od)
+            assert (made.ring is not None) is (form.name == "ring")
+            assert made.note.endswith("tuned") is persistent
+            with pytest.raises(BadInput):
+                l1_launch.plan(form, lay, shape, stride + 8, h200)
+
+
 def test_cases_and_counts_are_the_models() -> None:
     assert [c.id for c in l1.CASES] == [
         "ffn_down_14b", "lm_head_14b", "attn_v_14b", "ffn_down_7b", "lm_head_7b", "attn_v_7b",
@@ -110,7 +128,30 @@ def test_predicted_rows_are_marked_so_and_hold_no_verdict() -> None:
         assert by["padded_loop", "cu"].ratio_to_baseline == 1.0
         assert by["dpl_loop", "cu"].blocks_per_sm == 6
         assert (by["dpl_loop", "cu"].time_s or 1) < (by["padded_loop", "cu"].time_s or 0)
-        assert len(by) == 24
+        assert len(by) == 2 * len(l1.variants()) == 40
+        ring = by["gpl_ring", "cu"]
+        assert (ring.grid, ring.waves, ring.blocks_per_sm) == (264, 1.0, 2)
+        assert ring.notes[0] == "geometry 8r2b0s-drawn, 1 stage, tuned"
+        assert (by["gpl_ring", "cu"].time_s or 1) < (by["padded_ring", "cu"].time_s or 0)
+
+
+def test_a_prediction_without_a_tuning_table_follows_the_default_rule() -> None:
+    gb10 = device.load("gb10")
+    for rows in l1_report.predict(gb10, arguments("--form", "ring", "--form", "async", "--backend", "cu")):
+        by = {r.variant: r for r in rows if r.source == "predicted"}
+        assert list(by)[:2] == ["padded_loop", "padded_ring"]
+        assert all(
+            r.time_s and "by the default rule" in r.notes[0] for v, r in by.items() if v != l1.BASELINE
+        )
+        assert 0 < (by["gpl_ring"].waves or 0) <= 1.0
+
+
+def test_what_cannot_be_predicted_says_why() -> None:
+    (rows,) = l1_report.predict(device.load("a100"), arguments("--form", "ring", "--case", "attn_v_7b"))
+    why = {r.variant: r.skipped for r in rows if r.source == "predicted"}
+    assert why["gpl_ring"] == "bulk copies need sm_90, this GPU is sm_80"
+    with pytest.raises(BadInput, match="needs a GPU"):
+        list(l1_report.predict(device.load("h200"), arguments("--sweep")))
 
 
 def test_a_gguf_files_tensors_become_one_case_per_shape() -> None:
@@ -189,5 +230,78 @@ def test_replay_gives_the_files_verdicts_again(tmp_path: Path, capsys: pytest.Ca
     assert "was NO-GO in the file" in out and "the bars are not those" in out
 
 
+def test_a_reports_digest_covers_both_kernel_files_and_the_devices_geometry() -> None:
+    from probes import sources
+
+    assert {p.name for p in sources.sources("l1")} >= {
+        "l1.cu",
+        "l1_ring.cu",
+        "l1.py",
+        "l1_ring.py",
+        "ring.cuh",
+    }
+    found = [
+        cli.digest(f, d) for f, d in (("l1", "nvidia-h200"), ("l1", "gb10"), ("l1-sweep", "nvidia-h200"))
+    ]
+    assert len(set(found)) == 3
+    assert cli.digest("l1", "gb10") == l1.digest() == cli.digest("l1", "another")
+    assert cli.digest("l1-sweep", "nvidia-h200") == cli.digest("l1-sweep", "gb10")
+    assert cli.digest("l3-48sm", "nvidia-h200") == cli.probe("l3").digest()
+
+
 def test_the_bar_is_the_one_that_the_report_is_held_to() -> None:
     assert verdict.bar("l1.dpl").bar == 0.0165
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"shape": None}, "cannot be judged"),
+        ({"shape": [5]}, "cannot be judged"),
+        ({"samples_s": [1e-5] * 27}, "expected from windows"),
+        ({"time_s": 10**400}, "time_s"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_a_report_that_does_not_hold_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, object], word: str
+) -> None:
+    from probes import __main__ as main
+    from probes.core import provenance, store
+
+    head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
+    path = tmp_path / "l1.json"
+    store.write_json(path, head, measured(0.83))
+    data = json.loads(path.read_text())
+    for key, value in change.items():
+        if key in data:
+            data[key] = value
+        else:
+            for row in data["rows"]:
+                row[key] = value
+    path.write_text(json.dumps(data))
+    assert main.main(["replay", str(path)]) == 2
+    assert word in capsys.readouterr().err
+
+
+def test_replay_believes_samples_not_what_stands_beside_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from probes import __main__ as main
+    from probes.core import provenance, store
+
+    head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
+    rows = measured(0.83)
+    for row in rows:
+        if row.variant == "dispatch_dpl":
+            row.time_s = 1.0
+    path = tmp_path / "l1.json"
+    store.write_json(path, head, rows)
+    main.main(["replay", str(path)])
+    out = capsys.readouterr().out
+    assert " s saved" not in out.replace("µs saved", "").replace("ms saved", "")
+    for row in rows:
+        row.bitwise = False
+    store.write_json(path, head, rows)
+    assert main.main(["replay", str(path)]) == 3
+    assert "none was reached" in capsys.readouterr().out

@@ -222,7 +222,7 @@ def test_numba_terms_equal_the_oracle(lay: Layout, shape: Shape) -> None:
     byte, single = types.CPointer(types.uint8), types.CPointer(types.float32)
 
     @cfunc(types.void(byte, byte, single, types.int32, types.boolean))
-    def units(row, x8, terms, nbe, owned):  # type: ignore[no-untyped-def]
+    def units(row, x8, terms, nbe, owned):
         out = carray(terms, nbe * 8)
         for u in range(nbe * 8):
             held_unit = hold(activation(x8, int32(u)), owned)

@@ -232,3 +232,22 @@ def test_the_listing_names_every_variant(capsys: Any) -> None:
     out = capsys.readouterr().out
     for word in ("gate_up_14b", "pair", "form_a", "form_b", "form_b_staged", "l3.fused"):
         assert word in out
+
+
+REAL = Path(__file__).parents[1] / "data" / "minilm-q4k-64rows.gguf"
+TENSOR = "blk.0.ffn_down_q4.weight"
+
+
+def test_real_q4k_tensors_give_the_product_that_float64_gives() -> None:
+    """Gate and up from a model's own bytes: the oracle stays within the derived bound."""
+    from probes import l3_data
+    from probes.core import q4k, q8
+
+    (case,) = l3.cases(flags("--gguf", str(REAL), "--tensors", TENSOR, TENSOR), 132, {})
+    assert (case.nf, case.id_) == (64, 1536)
+    raw = l3_data.read_gate_up(REAL, TENSOR, TENSOR)
+    x8 = q8.random_x8(1536, 3)
+    rows = np.arange(128)
+    exact, bound = q4k.float64_bound(raw, x8, rows)
+    assert (np.abs(q4k.reference(raw, x8).astype(np.float64) - exact) <= bound).all()
+    np.testing.assert_array_equal(raw[:64], raw[64:])

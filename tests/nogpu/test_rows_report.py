@@ -37,7 +37,7 @@ def row(**more: object) -> Row:
         "ratio_to_baseline": 1.0372, "ratio_low": 1.0341, "ratio_high": 1.0402, "bitwise": True,
         "samples_s": [24.6e-6, 24.7e-6, 24.5e-6, 24.6e-6], "windows": 2, "processes": 1,
     }  # fmt: skip
-    return Row(**{**base, **more})  # type: ignore[arg-type]
+    return Row(**{**base, **more})
 
 
 def head(**more: object) -> Head:
@@ -46,7 +46,7 @@ def head(**more: object) -> Head:
         "driver": "580.1", "argv": ["-m probes.l1"], "versions": {"numpy": "2.4.6"},
         "time_utc": "2026-01-01T00:00:00Z",
     }  # fmt: skip
-    return Head(**{**base, **more})  # type: ignore[arg-type]
+    return Head(**{**base, **more})
 
 
 def test_json_names_are_the_design_s() -> None:

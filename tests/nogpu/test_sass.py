@@ -49,6 +49,7 @@ def test_a_slow_twin_is_explained_and_a_quick_one_is_not(
         for v, b, t in (
             ("padded_loop", "cu", 1.0), ("padded_loop", "numba", 1.2), ("gpl_loop", "cu", 1.0),
             ("gpl_loop", "numba", 1.04), ("dispatch_dpl", "cu", 1.0), ("dispatch_dpl", "numba", 2.0),
+            ("gpl_ring", "cu", 1.0), ("gpl_ring", "numba", 1.3),
         )
     ]  # fmt: skip
     try:
@@ -56,5 +57,5 @@ def test_a_slow_twin_is_explained_and_a_quick_one_is_not(
     except Unavailable as error:
         pytest.skip(str(error))
     told = {(r.variant, r.backend): r.notes for r in rows if r.notes}
-    assert list(told) == [("padded_loop", "numba")]
+    assert list(told) == [("padded_loop", "numba"), ("gpl_ring", "numba")], "of both kernel files"
     assert "1.20 x its C++ twin" in told["padded_loop", "numba"][0]

@@ -121,6 +121,15 @@ def test_bars() -> None:
     assert len(verdict.bars_sha256()) == 64
 
 
+def test_targets_are_no_bars() -> None:
+    found = verdict.targets("l1.limit")
+    assert found.metric == "fraction_of_same_bytes_read" and "l1.limit" not in verdict.bars()
+    assert found.targets == {
+        "ffn_down_14b": 0.85, "lm_head_14b": 0.93, "attn_v_14b": 0.80,
+        "ffn_down_7b": 0.85, "lm_head_7b": 0.95,
+    }  # fmt: skip
+
+
 def test_agreement() -> None:
     assert agree("GO", "LANDED") is True
     assert agree("NO-GO", "LANDED") is False

@@ -1,0 +1,52 @@
+"""Resources and occupancy of every kernel: the recorded file and our rules against the driver."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from probes import cli
+from probes.bench import BACKENDS
+from probes.core import recorded
+from probes.core.occupancy import occupancy, waves
+from probes.core.types import Unavailable
+
+pytestmark = pytest.mark.gpu
+
+STEMS = ("harness", *cli.PROBES, "l1_ring")
+
+
+def names(stem: str, backend: str, arch: str) -> list[str]:
+    """Kernels of one source stem that were recorded for this GPU."""
+    from kernels_cu import build
+    from kernels_numba import compile as numba_compile
+
+    if backend == "cu":
+        return [row.name for row in build.offline(f"{stem}.cu", arch)]
+    return sorted(numba_compile._kernels(stem, numba_compile.LAYOUTS))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("stem", STEMS)
+def test_predicted_occupancy_is_the_drivers(bench: Any, stem: str, backend: Any) -> None:
+    facts = bench.gpu.facts
+    try:
+        kernels = bench.kernels(stem, names(stem, backend, facts.arch), backend)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    assert kernels
+    known = recorded.load_resources()
+    for name, kernel in kernels.items():
+        if facts.arch in ("sm_90", "sm_121") and (backend, name, facts.arch) in known:
+            mine = known[backend, name, facts.arch]
+            assert mine.registers == kernel.resources.registers, name
+            assert mine.smem_bytes == kernel.resources.smem_bytes, name
+        for block in (32, 160, 256):
+            for smem in (0, 4096, 30000):
+                if block > kernel.handle.attributes.max_threads_per_block:
+                    continue
+                ours = occupancy(kernel.resources, block, smem, facts)
+                driver = kernel.blocks_per_sm(block, smem)
+                assert ours.blocks_per_sm == driver, (name, block, smem, ours.limiter)
+                assert waves(432, facts.sms, driver) == 432 / (facts.sms * driver)

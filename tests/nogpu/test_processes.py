@@ -1,0 +1,69 @@
+"""--processes: rows of several processes joined, proofs included; a stop keeps what was finished."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from probes import processes
+from probes.core.rows import Row
+from probes.core.types import BadInput
+
+
+def row(variant: str, mean: float, notes: list[str] | None = None, **more: object) -> Row:
+    times = [mean * f for f in (1.0, 1.01, 0.99, 1.0, 1.02, 0.98)]
+    known = {"content_bytes": 1000, "content_gbps": 1000 / mean / 1e9, "windows": 3, "processes": 1}
+    return Row(
+        probe="l1", case="c", variant=variant, backend="cu", source="measured", samples_s=times, time_s=mean,
+        notes=notes or [], ratio_to_baseline=1.0 if variant == "padded_loop" else 2.0,
+        ratio_low=None if variant == "padded_loop" else 1.9, ratio_high=None, **{**known, **more},
+    )  # fmt: skip
+
+
+def test_samples_stand_one_after_another_and_the_rest_is_made_again() -> None:
+    joined = processes.join(
+        [
+            row("dpl_loop", 1e-3, ["a"], overlap_s=1e-6, event_loop_time_s=1.0e-3, throttled_samples=[1]),
+            row("dpl_loop", 2e-3, ["a", "proof missing: b"], overlap_s=3e-6, throttled_samples=[0, 5]),
+        ]
+    )
+    assert len(joined.samples_s) == 12 and joined.processes == 2
+    assert joined.time_s == pytest.approx(1.5e-3, rel=0.02)
+    assert joined.content_gbps == pytest.approx(1000 / joined.time_s / 1e9)
+    assert joined.overlap_s == pytest.approx(2e-6)
+    assert joined.event_loop_time_s == pytest.approx(1e-3)
+    assert joined.notes == ["a", "proof missing: b"]
+    assert joined.throttled_samples == [1, 6, 11] and joined.throttled == 3
+    joined.check()
+
+
+def test_ratios_are_of_the_joined_samples() -> None:
+    rows = [
+        processes.join([row("padded_loop", 1e-3), row("padded_loop", 1.1e-3)]),
+        processes.join([row("dpl_loop", 0.8e-3), row("dpl_loop", 0.88e-3)]),
+    ]
+    processes._ratios(rows, 0)
+    assert rows[1].ratio_to_baseline == pytest.approx(0.8, abs=0.01)
+    assert rows[1].ratio_low is not None and rows[1].ratio_high is not None
+    assert rows[1].ratio_low <= 0.8 <= rows[1].ratio_high
+
+
+def test_rows_of_different_arms_are_not_joined() -> None:
+    with pytest.raises(BadInput, match="different arms"):
+        processes.join([row("padded_loop", 1e-3), row("dpl_loop", 1e-3)])
+
+
+def test_a_stop_keeps_the_finished_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def child(name: str, args: argparse.Namespace, k: int, out: Path) -> list[Row]:
+        if k == 2:
+            raise KeyboardInterrupt
+        return [row("padded_loop", 1e-3), row("dpl_loop", 0.8e-3)]
+
+    monkeypatch.setattr(processes, "_child", child)
+    seen = processes.pooled("l1", argparse.Namespace(processes=3, seed=0), lambda line: None)
+    rows = next(seen)
+    assert [r.processes for r in rows] == [2, 2]
+    with pytest.raises(KeyboardInterrupt):
+        next(seen)

@@ -1,0 +1,93 @@
+"""The tuning tables and the rule for what they do not speak of."""
+
+from __future__ import annotations
+
+import pytest
+
+from probes import l1, l1_ring
+from probes.core import device, tuning
+from probes.core.layouts import LAYOUTS, layout
+from probes.core.tuning import Geometry, Tuned
+from probes.core.types import BadInput, Shape, Unavailable
+
+H200 = device.load("h200")
+GPL = layout("gpl")
+
+
+def test_the_h200s_rows_are_candidates_that_fit() -> None:
+    table = tuning.table("nvidia-h200")
+    assert table is not None and table is tuning.table("h200")
+    assert len(table.where) > 50
+    for case, rows in table.l1.items():
+        assert set(rows) == {lay.name for lay in LAYOUTS}, case
+        shape = tuning.CASES[case]
+        for name, tuned in rows.items():
+            lay = layout(name)
+            assert tuned.ring in l1_ring.CANDIDATES and tuned.async_blocks in l1_ring.ASYNC_CANDIDATES
+            made = l1_ring.plan(shape, lay, lay.row_stride(shape.nbe), tuned.ring, H200)
+            assert made.config.smem_bytes <= H200.smem_per_block_max_bytes
+            assert tuning.l1("nvidia-h200", shape, name) == tuned
+
+
+def test_a_device_or_shape_without_a_row() -> None:
+    shape = l1.CASES[0].shape
+    assert tuning.l1("gb10", shape, "gpl") is None and tuning.table("gb10") is None
+    assert tuning.l1("nvidia-h200", Shape(7, 256), "gpl") is None
+    assert tuning.l1("nvidia-h200", Shape(512, 3584), "gpl") is None, "attn_v_7b was not swept"
+
+
+@pytest.mark.parametrize(
+    ("shape", "want"),
+    [
+        (Shape(152064, 5120), "8r2b0s-drawn"),
+        (Shape(1024, 5120), "4r2b0s-drawn"),  # 8 rows would leave SMs without a fill
+        (Shape(512, 3584), "2r2b0s-drawn"),
+        (Shape(5120, 18944), "4r2b0s-drawn"),  # 8 rows do not fit twice
+        (Shape(1, 256), "1r2b0s-drawn"),
+        (Shape(4096, 200704), "1r1b0s-drawn"),  # not even one row fits twice
+    ],
+)
+def test_the_default_rule(shape: Shape, want: str) -> None:
+    stride = GPL.row_stride(shape.nbe)
+    geometry = l1_ring.default_geometry(shape, stride, H200)
+    assert str(geometry) == want
+    assert l1_ring.plan(shape, GPL, stride, geometry, H200).config.grid <= 264
+
+
+def test_the_default_rule_fits_wherever_a_row_does() -> None:
+    for name in ("gb10", "h100", "h200"):
+        facts = device.load(name)
+        for case in l1.CASES:
+            for lay in LAYOUTS:
+                stride = lay.row_stride(case.shape.nbe)
+                geometry = l1_ring.default_geometry(case.shape, stride, facts)
+                assert l1_ring.plan(case.shape, lay, stride, geometry, facts).stages >= 1
+    huge = Shape(8, 1 << 19)
+    stride = GPL.row_stride(huge.nbe)
+    with pytest.raises(Unavailable, match="bytes of shared memory"):
+        l1_ring.plan(huge, GPL, stride, l1_ring.default_geometry(huge, stride, H200), H200)
+
+
+def test_rows_survive_being_written() -> None:
+    rows = {"padded": Tuned(Geometry(4, 2, 3), 1), "gpl": Tuned(Geometry(8, 1, 0, True), 4)}
+    text = 'devices = ["a", "b"]\nwhere = "here"\n' + tuning.dump("attn_v_7b", rows)
+    assert tuning.parse(text) == tuning.Table(("a", "b"), "here", {"attn_v_7b": rows})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("devices = [", "not valid TOML"),
+        ('devices = ["a"]\nwhere = "x"', "'l1' is missing"),
+        ('[l1.nothing]\ngpl = { ring = "1r1b0s-dealt", async = 1 }', "no such case"),
+        ('[l1.attn_v_7b]\nnone = { ring = "1r1b0s-dealt", async = 1 }', "no such case or layout"),
+        ('[l1.attn_v_7b]\ngpl = { ring = "1r1b0s-dealt" }', "a row is"),
+        ('[l1.attn_v_7b]\ngpl = { ring = "1r1b0s-dealt", async = 0 }', "blocks per SM, got 0"),
+        ('[l1.attn_v_7b]\ngpl = { ring = "fast", async = 1 }', "got 'fast'"),
+    ],
+)
+def test_a_bad_table_names_its_fault(text: str, words: str) -> None:
+    if text.startswith("[l1"):
+        text = f'devices = ["a"]\nwhere = "x"\n{text}'
+    with pytest.raises(BadInput, match=words):
+        tuning.parse(text, "t.toml")
