@@ -105,8 +105,17 @@ def _one(name: str, function: Any, signature: Any, arch: str, min_blocks: int) -
         options=LinkerOptions(arch=arch, verbose=True, ptxas_options=["-v"]),
     )
     cubin = linker.link("cubin").code
-    smem = sum(int(size) for size in re.findall(r"\.shared .*\[(\d+)\]", ptx))
+    smem = shared_bytes(ptx)
     return bytes(cubin), replace(ptxas_resources(linker.get_info_log())[name], smem_bytes=smem)
+
+
+def shared_bytes(ptx: str) -> int:
+    """Static shared memory of a kernel: its variables one after another, each on its alignment."""
+    end, widest = 0, 1
+    for align, size in re.findall(r"\.shared \.align (\d+) \.b8 \w+\[(\d+)\]", ptx):
+        unit = int(align)
+        end, widest = -(-end // unit) * unit + int(size), max(widest, unit)
+    return -(-end // widest) * widest
 
 
 def _kernels(module: str, layouts: tuple[Layout, ...]) -> dict[str, tuple[Any, Any]]:

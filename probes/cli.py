@@ -31,7 +31,7 @@ PROBES: dict[str, str] = {
 }
 """Every probe: its module under `probes`, and its question."""
 
-WINDOWS, QUICK_WINDOWS = 16, 10
+WINDOWS, QUICK_WINDOWS = 16, 8
 
 
 def probe(name: str) -> ModuleType:

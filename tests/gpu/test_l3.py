@@ -178,6 +178,7 @@ def test_a_models_own_q4k_tensors(bench: Any, tmp_path: Any) -> None:
     from probes import cli, l3
     from probes.core import store
 
+    pytest.importorskip("gguf")
     real = Path(__file__).parents[1] / "data" / "minilm-q4k-64rows.gguf"
     name = "blk.0.ffn_down_q4.weight"
     out = tmp_path / "l3.json"
