@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import fsum
 
 from probes import l1
 from probes.core import recorded, report, stats, verdict
@@ -120,9 +121,9 @@ def _judge_layout(measured: Sequence[Row], backend: Backend, layout: str, seed: 
         found = stats.weighted_ratio([(n, times(a), times(b)) for n, _, a, b, _ in rows_of], seed)
         # each case's ratio strays by its floor at most, so the sum's by their mean, weighted by time
         weights = [n * (b.time_s or 0.0) for n, _, _, b, _ in rows_of]
-        floor = sum(w * f for w, (*_, f) in zip(weights, rows_of, strict=True)) / sum(weights)
-        saved = sum(n * ((b.time_s or 0.0) - (a.time_s or 0.0)) for n, _, a, b, _ in rows_of)
-        why = f"{report.format_time(saved)} saved of {report.format_time(sum(weights))} per decode step"
+        floor = fsum(w * f for w, (*_, f) in zip(weights, rows_of, strict=True)) / fsum(weights)
+        saved = fsum(n * ((b.time_s or 0.0) - (a.time_s or 0.0)) for n, _, a, b, _ in rows_of)
+        why = f"{report.format_time(saved)} saved of {report.format_time(fsum(weights))} per decode step"
         every = [row for _, _, a, b, _ in rows_of for row in (a, b)]
         out.append(_verdict_row(f"model_{model}", layout, backend, every, found, floor, bar, word, why))
     return out
