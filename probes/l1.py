@@ -1,7 +1,7 @@
 """L1: does a dense split-plane q6_K layout beat the padded one and group-split, bit for bit?
 
     python -m probes.l1                 every case, both backends; predicted where there is no GPU
-    python -m probes.l1 --quick         two shapes, fewer windows, no model's sum
+    python -m probes.l1 --quick         one shape, fewer windows, no model's sum
     python -m probes.l1 --form ring     only the persistent kernels with bulk copies (and the baseline)
     python -m probes.l1 --sweep         every geometry of ring and async: what the tuning table should say
     python -m probes.l1 --gguf FILE     the same on a model's own q6_K tensors
@@ -46,8 +46,8 @@ CASES: tuple[Case, ...] = tuple(Case(t.case, t.shape, {m.name: t.count}) for m i
 """ffn_down, lm_head and attn_v of 14B and 7B: every q6_K shape that a q4_K_M model runs per step."""
 
 
-QUICK_CASES = ("ffn_down_14b", "attn_v_14b")
-"""What --quick measures: one large and one small shape; a model's sum wants them all."""
+QUICK_CASES = ("ffn_down_14b",)
+"""What --quick measures: the shape that the record measured first; a model's sum wants them all."""
 
 
 @dataclass(frozen=True, slots=True)
