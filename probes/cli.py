@@ -8,55 +8,24 @@ from __future__ import annotations
 
 import argparse
 import errno
-import importlib
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from probes.core.types import BadInput, ProbeError, WrongResult
+from probes.registry import PROBES, digest, part, probe, stems
+
+__all__ = ["PROBES", "digest", "main", "parser", "part", "probe", "run", "stems"]
 
 if TYPE_CHECKING:
     from probes.core.device import DeviceFacts
     from probes.core.provenance import Head
     from probes.core.rows import Row
 
-PROBES: dict[str, str] = {
-    "l1": "does the dense split-plane q6_K layout win?",
-    "l2": "does programmatic dependent launch pay in a CUDA graph?",
-    "l3": "does fusing gate + up + SwiGLU + quantise pay, or do the waves eat it?",
-}
-"""Every probe: its module under `probes`, and its question."""
-
 WINDOWS, QUICK_WINDOWS = 16, 8
-
-
-def probe(name: str) -> ModuleType:
-    """One probe's own module: its tables, `add_flags`, `cases`, `listing` and `digest`."""
-    return importlib.import_module(f"probes.{name}")
-
-
-def part(name: str, piece: str) -> ModuleType:
-    """A probe's part: `measure` (with `measure`), or `report`.
-
-    A report part has `predict`, `judge`, `sections`, `readme`, and perhaps `plots`.
-    """
-    return importlib.import_module(f"probes.{name}_{piece}")
-
-
-def stems(name: str) -> tuple[str, ...]:
-    """A probe's kernel files, the same in both languages: its `STEMS`, else the one of its own name."""
-    return tuple(getattr(probe(name), "STEMS", (name,)))
-
-
-def digest(file: str, device: str) -> str:
-    """SHA-256 of what a device's report named `file` (l1, l3-48sm) depends on."""
-    module = probe(file.partition("-")[0])
-    own = getattr(module, "report_digest", None)  # of a probe whose launches differ by report or device
-    return str(own(file, device) if own else module.digest())
 
 
 def parser(name: str) -> argparse.ArgumentParser:
@@ -340,7 +309,8 @@ def main(name: str, argv: Sequence[str] | None = None) -> int:
         if args.list:
             print("\n".join(probe(name).listing()))
             return 0
-        return show(run(name, args))
+        done = run(name, args)
+        return 0 if args.once else show(done)  # the profiler takes any other code for a failure
 
     return guarded(work)
 

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from probes import cli
+from probes import registry
 from probes.core.cache import cached
 from probes.core.types import Backend, Unavailable
 
@@ -69,7 +69,7 @@ def _library(probe: str, arch: str, min_blocks: int) -> dict[str, list[str]]:
     from kernels_cu import build
 
     found: dict[str, list[str]] = {}
-    for stem in cli.stems(probe):
+    for stem in registry.stems(probe):
         found |= opcodes(build.library(f"{stem}.cu", arch, min_blocks))
     return found
 
@@ -84,7 +84,7 @@ def kernels(
     from kernels_numba import compile as numba_compile
 
     wanted, made = set(names), dict[str, Path]()
-    for stem in cli.stems(probe):
+    for stem in registry.stems(probe):
         mine = sorted(wanted & set(numba_compile.names(stem)))
         made |= numba_compile.compiled(stem, mine, arch, min_blocks)
     return {n: opcodes(made[n])[n] for n in sorted(wanted)}

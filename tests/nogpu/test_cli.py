@@ -282,3 +282,15 @@ def test_a_broken_nvcc_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     finally:
         build.find_nvcc.cache_clear()
         build._version.cache_clear()
+
+
+def test_a_profiled_child_ends_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It judges nothing, which is no failure: the profiler passes its exit code on."""
+    from probes import cli
+    from probes.core import provenance
+
+    head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
+    monkeypatch.setattr(cli, "run", lambda name, args: cli.Run(name, head))
+    monkeypatch.setattr(cli, "show", lambda done: cli.code_of(done))
+    assert cli.main("l1", ["--once"]) == 0
+    assert cli.main("l1", []) == 3
