@@ -58,7 +58,7 @@ __device__ __forceinline__ void attention_split_form(const float* q, const uint8
     for (int base = warp; base < kDecode_chunk; base += kAhead * kWarps) {
         Words2 key[kAhead];
 #pragma unroll
-        for (int j = 0; j < kAhead; ++j) key[j] = fresh8(keys + min(base + j * kWarps, count - 1) * kRow + lane * 8);
+        for (int j = 0; j < kAhead; ++j) key[j] = Plain::w2(keys + min(base + j * kWarps, count - 1) * kRow + lane * 8);
 #pragma unroll
         for (int j = 0; j < kAhead; ++j) {
             const int p = base + j * kWarps;

@@ -10,3 +10,15 @@
 
 #define PROBES_BOUNDS(form) \
     __launch_bounds__(probes::kThreads, PROBES_MIN_BLOCKS ? PROBES_MIN_BLOCKS : probes::kMinBlocks_##form)
+
+// A ring's block has a warp per virtual warp at most, the feeder, and in some a finisher; a q4_K one up to four sets of
+// three consumers. What --blocks-per-sm asks for is their grid's affair, not their registers'.
+#define PROBES_RING_BOUNDS __launch_bounds__(probes::kThreads + 64, probes::kMinBlocks_ring)
+#define PROBES_RING_Q4K_BOUNDS __launch_bounds__(448, probes::kMinBlocks_ring)
+
+// The body of a kernel that needs sm_90: nothing before.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define PROBES_SM90(...) __VA_ARGS__
+#else
+#define PROBES_SM90(...)
+#endif

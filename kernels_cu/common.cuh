@@ -135,6 +135,39 @@ PROBES_FN uint32_t load2(const uint8_t* p) {
 #endif
 }
 
+// What a load may count on. ReadOnly: nothing writes there while the kernel runs. Plain: shared memory, or what
+// another kernel wrote, which the read-only path could fetch before the wait for that kernel.
+struct ReadOnly {
+    static PROBES_FN Words4 w4(const uint8_t* p) { return load16(p); }
+    static PROBES_FN Words2 w2(const uint8_t* p) { return load8(p); }
+    static PROBES_FN uint32_t half(const uint8_t* p) { return load2(p); }
+};
+struct Plain {
+    static PROBES_FN Words4 w4(const uint8_t* p) {
+#ifdef __CUDA_ARCH__
+        const uint4 q = *reinterpret_cast<const uint4*>(p);
+        return {{q.x, q.y, q.z, q.w}};
+#else
+        return load16(p);
+#endif
+    }
+    static PROBES_FN Words2 w2(const uint8_t* p) {
+#ifdef __CUDA_ARCH__
+        const uint2 q = *reinterpret_cast<const uint2*>(p);
+        return {{q.x, q.y}};
+#else
+        return load8(p);
+#endif
+    }
+    static PROBES_FN uint32_t half(const uint8_t* p) {
+#ifdef __CUDA_ARCH__
+        return *reinterpret_cast<const uint16_t*>(p);
+#else
+        return load2(p);
+#endif
+    }
+};
+
 PROBES_FN float signed_byte(uint32_t word, int index) {
     return static_cast<float>(static_cast<int8_t>(word >> (8 * index)));
 }
@@ -149,11 +182,12 @@ struct Activation {
 constexpr int kPad40 = 40;
 
 // 40 bytes as five 8-byte loads: unit 40*u is always a multiple of 8, never of 16.
+template <class From = ReadOnly>
 PROBES_FN Activation load_activation(const uint8_t* x8, int unit) {
     const uint8_t* p = x8 + static_cast<uint32_t>(unit) * kPad40;
     Activation a;
-    const Words2 v0 = load8(p), v1 = load8(p + 8), v2 = load8(p + 16);
-    const Words2 v3 = load8(p + 24), v4 = load8(p + 32);
+    const Words2 v0 = From::w2(p), v1 = From::w2(p + 8), v2 = From::w2(p + 16);
+    const Words2 v3 = From::w2(p + 24), v4 = From::w2(p + 32);
     a.scale = v0.w[0] & 0xffffu;
     a.x[0] = v0.w[1], a.x[1] = v1.w[0], a.x[2] = v1.w[1], a.x[3] = v2.w[0];
     a.x[4] = v2.w[1], a.x[5] = v3.w[0], a.x[6] = v3.w[1], a.x[7] = v4.w[0];

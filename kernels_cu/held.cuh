@@ -126,38 +126,6 @@ struct Piece<false> {
     uint32_t scales, d;
 };
 
-// Loads of global memory (common.cuh's), and the same of shared memory.
-struct Global {
-    static PROBES_FN Words4 w4(const uint8_t* p) { return load16(p); }
-    static PROBES_FN Words2 w2(const uint8_t* p) { return load8(p); }
-    static PROBES_FN uint32_t half(const uint8_t* p) { return load2(p); }
-};
-struct Shared {
-    static PROBES_FN Words4 w4(const uint8_t* p) {
-#ifdef __CUDA_ARCH__
-        const uint4 q = *reinterpret_cast<const uint4*>(p);
-        return {{q.x, q.y, q.z, q.w}};
-#else
-        return load16(p);
-#endif
-    }
-    static PROBES_FN Words2 w2(const uint8_t* p) {
-#ifdef __CUDA_ARCH__
-        const uint2 q = *reinterpret_cast<const uint2*>(p);
-        return {{q.x, q.y}};
-#else
-        return load8(p);
-#endif
-    }
-    static PROBES_FN uint32_t half(const uint8_t* p) {
-#ifdef __CUDA_ARCH__
-        return *reinterpret_cast<const uint16_t*>(p);
-#else
-        return load2(p);
-#endif
-    }
-};
-
 template <class L, class From>
 PROBES_FN Piece<L::group> load_piece(const uint8_t* row, const Place& at) {
     Piece<L::group> p;
@@ -235,8 +203,8 @@ __device__ __forceinline__ float butterfly(const float (&acc)[P], uint32_t lane)
     }
 }
 
-// A thread's activations and places for its first K units t, t + 256, ...
-template <class L, int K>
+// A thread's activations and places for its first K units t, t + 256, ..., of activations loaded by From.
+template <class L, int K, class From = ReadOnly>
 struct Steps {
     Held held[K];
     Place at[K];
@@ -247,10 +215,30 @@ struct Steps {
 #pragma unroll
         for (int k = 0; k < K; ++k) {
             const int mine = thread + k * kThreads, unit = mine < nbe * 8 ? mine : thread & 7;
-            held[k] = hold<L>(load_activation(x8, unit), mine < nbe * 8);
+            held[k] = hold<L>(load_activation<From>(x8, unit), mine < nbe * 8);
             at[k] = place_of<L>(unit, nbe);
             pin(at[k].ql), pin(at[k].qh), pin(at[k].sc), pin(at[k].d);
         }
+    }
+
+    // The term of step k for a row in shared memory.
+    __device__ __forceinline__ float term(const uint8_t* row, int k) const {
+        return held_term<L>(load_piece<L, Plain>(row, at[k]), held[k], lane);
+    }
+};
+
+// q6_K for a ring's consumers (ring.cuh).
+template <class L, class From>
+struct Q6kRows {
+    static constexpr int kUnits = 8;     // of a super-block
+    static constexpr int kMostHeld = 3;  // units of a thread whose activations stay in registers
+    template <int K>
+    using Steps = probes::Steps<L, K, From>;
+
+    // Unit u of a row in shared memory, its activations loaded for this one use.
+    static __device__ __forceinline__ float term(const uint8_t* row, const uint8_t* x8, int u, int nbe) {
+        return held_term<L>(load_piece<L, Plain>(row, place_of<L>(u, nbe)), hold<L>(load_activation<From>(x8, u), true),
+                            lane_of(u & 7));
     }
 };
 #endif

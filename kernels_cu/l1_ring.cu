@@ -14,8 +14,6 @@
 
 namespace probes {
 
-constexpr int kRingThreads = (kVirtualWarps + 1) * 32;
-
 // The rows of a pass, summed by one warp: P rows at once, their weights loaded before the pass before is summed.
 template <class L, int K, int P>
 __device__ __forceinline__ void load_pass(const uint8_t* w, int stride, int od, int first, const Steps<L, K>& steps,
@@ -25,7 +23,7 @@ __device__ __forceinline__ void load_pass(const uint8_t* w, int stride, int od, 
         const int r = first + p < od ? first + p : od - 1;
 #pragma unroll
         for (int k = 0; k < K; ++k)
-            pieces[p][k] = load_piece<L, Global>(w + static_cast<ptrdiff_t>(r) * stride, steps.at[k]);
+            pieces[p][k] = load_piece<L, ReadOnly>(w + static_cast<ptrdiff_t>(r) * stride, steps.at[k]);
     }
 }
 
@@ -82,7 +80,7 @@ __device__ __forceinline__ void async_any(const uint8_t* w, const uint8_t* x8, f
         const uint8_t* row = w + static_cast<ptrdiff_t>(r) * stride;
         float acc[1] = {0.0f};
         for (int u = threadIdx.x; u < nbe * 8; u += kThreads)
-            acc[0] = add(acc[0], held_term<L>(load_piece<L, Global>(row, place_of<L>(u, nbe)),
+            acc[0] = add(acc[0], held_term<L>(load_piece<L, ReadOnly>(row, place_of<L>(u, nbe)),
                                               hold<L>(load_activation(x8, u), true), lane));
         finish_pass<1>(butterfly<1>(acc, threadIdx.x & 31), sums, pass, r, od, out);
     }
@@ -105,20 +103,13 @@ __device__ __forceinline__ void async_form(const uint8_t* w, const uint8_t* x8, 
 
 }  // namespace probes
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-#define PROBES_SM90(...) __VA_ARGS__
-#else
-#define PROBES_SM90(...)
-#endif
-
-#define PROBES_RING_BOUNDS \
-    __launch_bounds__(probes::kRingThreads, PROBES_MIN_BLOCKS ? PROBES_MIN_BLOCKS : probes::kMinBlocks_ring)
-
 #define PROBES_RING(layout)                                                                                          \
     extern "C" __global__ void PROBES_RING_BOUNDS                                                                    \
         l1_##layout##_ring(const uint8_t* __restrict__ w, const uint8_t* __restrict__ x8, float* __restrict__ out,   \
                            uint32_t* counter, int nbe, int row_stride, int od, int rows, int stages) {               \
-        PROBES_SM90(probes::ring_form<probes::layout>(w, x8, out, counter, nbe, row_stride, od, rows, stages);)      \
+        PROBES_SM90(probes::ring_form<probes::Q6kRows<probes::layout, probes::ReadOnly>>(                            \
+                        probes::Ring(stages, rows, row_stride), x8, nbe,                                             \
+                        probes::Rows{w, out, static_cast<uint32_t>(od)}, counter, probes::NoHooks{});)               \
     }                                                                                                                \
     extern "C" __global__ void PROBES_BOUNDS(async)                                                                  \
         l1_##layout##_async(const uint8_t* __restrict__ w, const uint8_t* __restrict__ x8, float* __restrict__ out,  \

@@ -4,17 +4,17 @@
 //   compute, wide   multiply-adds on 4 or 48 words a thread, half of them before the predecessor is needed
 //   empty           nothing
 //   rms_quantise … add   a decode layer, see probes/core/decode.py
+//   q4k_ring, q6k_ring   its matrices through a ring, see l2_ring.cuh; sm_90 and up
 //   sleeper         lets its successor start, sleeps, then writes: what a missing wait is caught with
 //
-// Every kernel ends its arguments with flags (kTrigger, kStamp) and stamps (two words, read where kStamp is set).
+// Every kernel ends its arguments with flags (kTrigger, kStamp, kTail) and stamps (two words, read where kStamp is set).
 // Pointers to what a predecessor writes carry no __restrict__: see pdl.cuh.
 #include "attention.cuh"
 #include "bounds.cuh"
 #include "decode.cuh"
 #include "exports.cuh"
+#include "l2_ring.cuh"
 #include "layouts.gen.cuh"
-#include "pdl.cuh"
-#include "q4k.cuh"
 #include "q6k.cuh"
 
 namespace probes {
@@ -37,6 +37,7 @@ __device__ __forceinline__ void stream_form(const uint8_t* w, const uint32_t* pr
     for (int offset = 16; offset; offset >>= 1) x ^= __shfl_xor_sync(0xffffffffu, x, offset);
     if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = x;
     __syncthreads();
+    tail<K>(flags);
     late_wait<K>();  // not before the loads are used: ptxas would sink them below it
     if (threadIdx.x == 0) {
 #pragma unroll
@@ -69,6 +70,7 @@ __device__ __forceinline__ void chain(const uint32_t* prev, uint32_t* out, int m
     for (int k = 0; k < iters - iters / 2; ++k)
 #pragma unroll
         for (int s = 0; s < S; ++s) x[s] = x[s] * factor + step;
+    tail<K>(flags);
     uint32_t sum = 0;
 #pragma unroll
     for (int s = 0; s < S; ++s) sum += x[s];
@@ -122,13 +124,11 @@ __device__ __forceinline__ void q4k_form(const uint8_t* w, const uint8_t* x8, fl
         float acc = 0.0f;
         if (unit < units) {
             const Q4kWeights weights = load_q4k_weights(row, unit);
-            Q4kActivations act;
-#pragma unroll
-            for (int k = 0; k < 5; ++k) act.w[k] = fresh16(x8 + static_cast<uint32_t>(unit) * (2 * kPad40) + 16 * k);
-            acc = add(acc, q4k_term(weights, act));
+            acc = add(acc, q4k_term(weights, load_q4k_activations<Plain>(x8, unit)));
         }
         total = add(total, butterfly(acc));
     }
+    tail<K>(flags);
     if (lane == 0) out[r] = total;
     end(flags, stamps);
 }
@@ -145,13 +145,10 @@ __device__ __forceinline__ void q6k_form(const uint8_t* w, const uint8_t* x8, fl
 #pragma unroll 1
     for (int u = threadIdx.x; u < nbe * 8; u += kThreads) {
         Q6kUnit<dpl> unit = load_q6k<dpl>(row, x8, u, nbe);
-        const uint8_t* p = x8 + static_cast<uint32_t>(u) * kPad40;  // in place of load_q6k's own, read-only loads
-        const Words2 v0 = fresh8(p), v1 = fresh8(p + 8), v2 = fresh8(p + 16), v3 = fresh8(p + 24), v4 = fresh8(p + 32);
-        unit.act = {v0.w[0] & 0xffffu,
-                    {v0.w[1], v1.w[0], v1.w[1], v2.w[0], v2.w[1], v3.w[0], v3.w[1], v4.w[0]},
-                    static_cast<int32_t>(v4.w[1])};
+        unit.act = load_activation<Plain>(x8, u);  // in place of load_q6k's own, read-only loads
         acc = add(acc, q6k_term(unit));
     }
+    tail<K>(flags);
     const float total = reduce_row(acc);
     if (threadIdx.x == 0) out[blockIdx.x] = total;
     end(flags, stamps);
@@ -219,6 +216,11 @@ PROBES_THREE(rms_quantise, PROBES_FREE, (const float* h, const float* gamma, uin
 PROBES_THREE(q4k, PROBES_BOUNDS(q4k), (const uint8_t* w, const uint8_t* x8, float* out, int nbe, PROBES_END), w, x8, out, nbe)
 PROBES_THREE(q6k, PROBES_BOUNDS(q6k), (const uint8_t* w, const uint8_t* x8, float* out, int nbe, int row_stride, PROBES_END), w, x8, out, nbe,
              row_stride)
+#define PROBES_L2_RING                                                                                                  \
+    (const uint8_t* w, const uint8_t* x8, uint32_t* next8, float* out, int nbe, int row_stride, int od, int rows,      \
+     int stages, int ahead, PROBES_END)
+PROBES_THREE(q4k_ring, PROBES_RING_Q4K_BOUNDS, PROBES_L2_RING, w, x8, next8, out, nbe, row_stride, od, rows, stages, ahead)
+PROBES_THREE(q6k_ring, PROBES_RING_BOUNDS, PROBES_L2_RING, w, x8, next8, out, nbe, row_stride, od, rows, stages, ahead)
 PROBES_THREE(rope_store, PROBES_FREE,
              (const float* qkv, const float* table, float* q, uint16_t* cache, int heads, int kv_heads, int kv, PROBES_END), qkv,
              table, q, cache, heads, kv_heads, kv)
@@ -244,6 +246,6 @@ static const probes::Export kExports[] = {
     PROBES_ROWS3(stream), PROBES_ROWS3(compute),    PROBES_ROWS3(wide),            PROBES_ROWS3(rms_quantise),
     PROBES_ROWS3(q4k),    PROBES_ROWS3(q6k),        PROBES_ROWS3(rope_store),      PROBES_ROWS3(attention_split),
     PROBES_ROWS2(quantise), PROBES_ROWS2(add),      PROBES_ROWS2(swiglu_quantise), PROBES_ROWS2(attention_combine),
-    PROBES_ROWS2(empty),  PROBES_ROW(sleeper),
+    PROBES_ROWS2(empty),  PROBES_ROW(sleeper),  PROBES_ROWS3(q4k_ring),            PROBES_ROWS3(q6k_ring),
 };
 PROBES_EXPORT(kExports)

@@ -6,17 +6,22 @@
 //   form_b_staged  the same, the next row's weights loaded before this row is reduced
 //   form_a         a gate row and its up row per block, SwiGLU of the two sums; f32 out
 //   quant          f32 to pad40
+//   matmul_ring    the matmul through a ring, see ring.cuh; sm_90 and up, as is
+//   form_c         the whole fusion row by row through a ring, see ring_gated.cuh
 //
 // Every row is summed by 256 threads in the reference order; a thread without a unit adds nothing. A twin with
 // the ending _traced also stores the SM of each block: what load balance is counted from. It is never timed.
 //
 // Arguments: matmul(w, x8, gu, nbe), form_a(w, x8, h, nf, nbe), form_b(w, x8, q8, nf, nbe),
 // swiglu_quant(gu, q8, nf), quant(h, q8, nf); traced twins take the SM ids' array last.
+// matmul_ring(w, x8, gu, ticket counter or null, nbe, rows of the matrix, rows per ticket, stages)
+// form_c(w, x8, sums, q8, counters, nf, nbe, row pairs per fill, stages, q8 blocks that a block makes by itself, fills
+// of those that it keeps for the end): counters are a word per q8 block and one more, all 0; sums are room for as many
+// floats as there are rows, of which those of shared q8 blocks are stored.
 #include "bounds.cuh"
 #include "exports.cuh"
-#include "q4k.cuh"
-#include "q8.cuh"
-#include "swiglu.cuh"
+#include "q4k_held.cuh"
+#include "ring_gated.cuh"
 
 namespace probes {
 
@@ -159,11 +164,28 @@ extern "C" __global__ void __launch_bounds__(probes::kThreads)
     if (i < nf) probes::q8_store(h[i], q8 + (i >> 5) * probes::kPadWords);
 }
 
+extern "C" __global__ void PROBES_RING_Q4K_BOUNDS
+    l3_matmul_ring(const uint8_t* __restrict__ w, const uint8_t* __restrict__ x8, float* __restrict__ gu,
+                   uint32_t* counter, int nbe, int od, int rows, int stages) {
+    PROBES_SM90(probes::ring_form<probes::Q4kRows<probes::ReadOnly>>(
+                    probes::Ring(stages, rows, nbe * probes::kQ4kBlock), x8, nbe,
+                    probes::Rows{w, gu, static_cast<uint32_t>(od)}, counter, probes::NoHooks{});)
+}
+
+extern "C" __global__ void PROBES_RING_Q4K_BOUNDS
+    l3_form_c(const uint8_t* __restrict__ w, const uint8_t* __restrict__ x8, float* sums, uint32_t* __restrict__ q8,
+              uint32_t* counters, int nf, int nbe, int rows, int stages, int own, int late) {
+    PROBES_SM90(probes::ring_gated_form<probes::Q4kRows<probes::ReadOnly>>(
+                    probes::Ring(stages, 2 * rows, nbe * probes::kQ4kBlock), x8, nbe,
+                    probes::GatedRows{w, sums, q8, counters, static_cast<uint32_t>(nf), static_cast<uint32_t>(rows),
+                                      static_cast<uint32_t>(own), static_cast<uint32_t>(late)});)
+}
+
 #define PROBES_ROW(name) {#name, reinterpret_cast<const void*>(name)}
 static const probes::Export kExports[] = {
     PROBES_ROW(l3_matmul),        PROBES_ROW(l3_form_a),        PROBES_ROW(l3_form_b),
     PROBES_ROW(l3_form_b_staged), PROBES_ROW(l3_swiglu_quant),  PROBES_ROW(l3_quant),
     PROBES_ROW(l3_matmul_traced), PROBES_ROW(l3_form_a_traced), PROBES_ROW(l3_form_b_traced),
-    PROBES_ROW(l3_form_b_staged_traced),
+    PROBES_ROW(l3_form_b_staged_traced), PROBES_ROW(l3_matmul_ring), PROBES_ROW(l3_form_c),
 };
 PROBES_EXPORT(kExports)

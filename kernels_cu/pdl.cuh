@@ -10,8 +10,8 @@
 // A load alone does not stay above the wait: ptxas sinks it to where it is used. A prefetch stays, and so does a
 // load whose value has been used up.
 //
-// Everything a predecessor wrote is read by plain ld.global after the wait (`fresh16`, or through a pointer
-// without __restrict__): a read-only load (ld.global.nc, __ldg) could be moved above it. Before sm_90 the
+// Everything a predecessor wrote is read by plain ld.global after the wait (common.cuh's `Plain`, or
+// through a pointer without __restrict__): a read-only load (ld.global.nc, __ldg) could be moved above it. Before sm_90 the
 // instructions do not exist and nothing is compiled for them.
 #pragma once
 
@@ -24,6 +24,7 @@ enum Kind { kPlain, kEntry, kLate };
 
 constexpr int kTrigger = 1;  // flags: let the successor start as soon as every block has started
 constexpr int kStamp = 2;    // flags: record the first block's start and the last block's end
+constexpr int kTail = 4;     // flags: let it start when every block has asked for its last weights
 
 using Stamp = unsigned long long;
 
@@ -57,6 +58,14 @@ __device__ __forceinline__ void begin(int flags, Stamp* stamps) {
     if constexpr (K == kEntry) grid_wait();
 }
 
+// Where a block has asked for the last of its weights, or has nothing left but to store.
+template <Kind K>
+__device__ __forceinline__ void tail(int flags) {
+    if constexpr (K != kPlain) {
+        if (flags & kTail) grid_trigger();
+    }
+}
+
 // After whatever does not depend on the predecessor.
 template <Kind K>
 __device__ __forceinline__ void late_wait() {
@@ -78,25 +87,6 @@ __device__ __forceinline__ void prefetch(const uint8_t* p, uint32_t bytes) {
     if constexpr (K == kLate) {
         if (threadIdx.x == 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
     }
-#endif
-}
-
-// 16 and 8 bytes of what a predecessor wrote.
-__device__ __forceinline__ Words4 fresh16(const uint8_t* p) {
-#ifdef __CUDA_ARCH__
-    const uint4 q = *reinterpret_cast<const uint4*>(p);
-    return {{q.x, q.y, q.z, q.w}};
-#else
-    return load16(p);
-#endif
-}
-
-__device__ __forceinline__ Words2 fresh8(const uint8_t* p) {
-#ifdef __CUDA_ARCH__
-    const uint2 q = *reinterpret_cast<const uint2*>(p);
-    return {{q.x, q.y}};
-#else
-    return load8(p);
 #endif
 }
 

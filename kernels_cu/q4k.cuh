@@ -27,11 +27,12 @@ PROBES_FN Q4kWeights load_q4k_weights(const uint8_t* row, int unit) {
     return c;
 }
 
+template <class From = ReadOnly>
 PROBES_FN Q4kActivations load_q4k_activations(const uint8_t* x8, int unit) {
     const uint8_t* act = x8 + static_cast<uint32_t>(unit) * (2 * kPad40);
     Q4kActivations a;
 #pragma unroll
-    for (int k = 0; k < 5; ++k) a.w[k] = load16(act + 16 * k);
+    for (int k = 0; k < 5; ++k) a.w[k] = From::w4(act + 16 * k);
     return a;
 }
 

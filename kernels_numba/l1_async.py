@@ -10,7 +10,7 @@ from typing import Any
 
 from numba import float32, int32, int64
 
-from kernels_numba import held, l1_ring
+from kernels_numba import held, ring_rows
 from kernels_numba.ops import gpu_ops
 from probes.core.layouts import Layout
 
@@ -94,7 +94,7 @@ def _loads(ops: SimpleNamespace, piece: Any) -> dict[tuple[int, int], Any]:
 
 def _totals(ops: SimpleNamespace, term: Any) -> dict[tuple[int, int], Any]:
     """(rows, K) -> function (pieces, steps, group, lane) -> float32: a pass summed, folded to lanes."""
-    add, fold = ops.add, l1_ring.butterflies(ops)
+    add, fold = ops.add, ring_rows.butterflies(ops)
     fold1, fold2, fold4 = fold.one, fold.two, fold.four
 
     @ops.jit
@@ -160,7 +160,7 @@ def _any(ops: SimpleNamespace, unit: SimpleNamespace, piece: Any) -> Any:
 
     finish, row = _finish(ops), _row(ops)
     group_of, term, hold, place, activation = unit.group_of, unit.term, unit.hold, unit.place, unit.activation
-    add, fold = ops.add, l1_ring.butterflies(ops).one
+    add, fold = ops.add, ring_rows.butterflies(ops).one
 
     @ops.jit
     def walk(w, x8, out, nbe, stride, od, sums):  # see above
@@ -187,9 +187,9 @@ def kernel(lay: Layout) -> Any:
 
     ops = gpu_ops()
     grouped = lay.order == "group"
-    unit = held.functions(ops, lay)
-    piece = l1_ring.global_piece(ops, grouped)
-    loads, totals, steps = _loads(ops, piece), _totals(ops, unit.term), l1_ring.held_steps(ops, unit)
+    unit = held.rows(ops, lay)
+    piece = held.global_piece(ops, grouped)
+    loads, totals, steps = _loads(ops, piece), _totals(ops, unit.term), ring_rows.held_steps(ops, unit)
     most = 4 if grouped else 2  # 28 bytes a unit against 68: what two passes of 128 registers hold
 
     def walk(rows: int, k: int) -> Any:

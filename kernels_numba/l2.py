@@ -4,9 +4,10 @@
     compute, wide   multiply-adds on 4 or 48 words a thread, half of them before the predecessor is needed
     empty           nothing
     rms_quantise … add   a decode layer, see probes/core/decode.py
+    q4k_ring, q6k_ring   its matrices through a ring, see l2_ring.py
     sleeper         lets its successor start, sleeps, then writes: what a missing wait is caught with
 
-Same names and arguments as in C++; each ends with flags (TRIGGER, STAMP) and stamps (two words).
+Same names and arguments as in C++; each ends with flags (TRIGGER, STAMP, TAIL) and stamps (two words).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from numba import float32, int32, int64, types, uint32, uint64
 
-from kernels_numba import attention, decode, pdl, q4k, q6k, q8, swiglu
+from kernels_numba import attention, decode, l2_ring, pdl, q4k, q6k, q8, swiglu
 from kernels_numba.l1 import reductions
 from kernels_numba.ops import gpu_ops
 from probes.core.chains import CONSTANTS
@@ -34,7 +35,7 @@ def _stream(ops: SimpleNamespace, kind: str) -> Any:
     from numba import cuda
 
     gate = pdl.parts(kind)
-    begin, late_wait, end = gate.begin, gate.late_wait, gate.end
+    begin, tail, late_wait, end = gate.begin, gate.tail, gate.late_wait, gate.end
     advance, load16 = ops.advance, ops.load16
     tile, mix = CONSTANTS.tile, CONSTANTS.mix
 
@@ -51,6 +52,7 @@ def _stream(ops: SimpleNamespace, kind: str) -> Any:
         if t & 31 == 0:
             sums[uint32(t) >> uint32(5)] = x
         cuda.syncthreads()
+        tail(flags)
         late_wait()  # not before the loads are used: ptxas would sink them below it
         if t == 0:
             for k in range(1, WARPS):
@@ -69,7 +71,7 @@ def _chain(words: int) -> Callable[[SimpleNamespace, str], Any]:
         from numba import cuda
 
         gate = pdl.parts(kind)
-        begin, late_wait, end = gate.begin, gate.late_wait, gate.end
+        begin, tail, late_wait, end = gate.begin, gate.tail, gate.late_wait, gate.end
 
         @ops.jit
         def steps(x, factor, step, count):  # x * factor + step, count times
@@ -94,6 +96,7 @@ def _chain(words: int) -> Callable[[SimpleNamespace, str], Any]:
             for s in range(words):
                 x[s] = uint32(x[s] ^ carry)
             steps(x, factor, step, int32(iters - half))
+            tail(flags)
             total = uint32(0)
             for s in range(words):
                 total = uint32(total + x[s])
@@ -140,7 +143,8 @@ def _q4k(ops: SimpleNamespace, kind: str) -> Any:
     from numba import cuda
 
     gate = pdl.parts(kind)
-    begin, late_wait, prefetch, end = gate.begin, gate.late_wait, gate.prefetch, gate.end
+    begin, tail, late_wait = gate.begin, gate.tail, gate.late_wait
+    prefetch, end = gate.prefetch, gate.end
     unit, total_of, add, advance = q4k.functions(ops), attention.butterfly(ops), ops.add, ops.advance
     weights, activations, term = unit.weights, unit.activations, unit.term
 
@@ -162,6 +166,7 @@ def _q4k(ops: SimpleNamespace, kind: str) -> Any:
                 acc = add(acc, term(weights(row, u), activations(x8, u), u))
             total = add(total, total_of(acc))
             first = int32(first + 32)
+        tail(flags)
         if lane == 0:
             out[int64(cuda.blockIdx.x) * WARPS + int64(warp)] = total
         end(flags, stamps)
@@ -173,7 +178,8 @@ def _q6k(ops: SimpleNamespace, kind: str) -> Any:
     from numba import cuda
 
     gate = pdl.parts(kind)
-    begin, late_wait, prefetch, end = gate.begin, gate.late_wait, gate.prefetch, gate.end
+    begin, tail, late_wait = gate.begin, gate.tail, gate.late_wait
+    prefetch, end = gate.prefetch, gate.end
     unit, add, advance, reduce_row = (
         q6k.functions(ops, layout("dpl")),
         ops.add,
@@ -194,6 +200,7 @@ def _q6k(ops: SimpleNamespace, kind: str) -> Any:
         while u < units:
             acc = add(acc, term(load(row, x8, u, nbe), u))
             u = int32(u + THREADS)
+        tail(flags)
         total = reduce_row(acc)
         if t == 0:
             out[cuda.blockIdx.x] = total
@@ -307,4 +314,4 @@ def kernels() -> dict[str, tuple[Any, Any]]:
         for kind in pdl.KINDS if late else pdl.KINDS[:2]:
             out[f"l2_{name}_{kind}"] = make(ops, kind), signature
     out["l2_sleeper"] = _sleeper(ops), types.void(_WORDS, _WORDS, _INT, _INT)
-    return out
+    return out | l2_ring.kernels()

@@ -1,4 +1,4 @@
-"""The L3 kernels: gate and up rows in q4_K, SwiGLU and q8 quantising, as a pair and fused in three forms.
+"""The L3 kernels: gate and up rows in q4_K, SwiGLU and q8 quantising, as a pair and fused in four forms.
 
     matmul         one row per block: gate rows 0..nf-1, then up rows nf..2nf-1; f32 out
     swiglu_quant   SwiGLU of the two halves, quantised to pad40, one block of 32 values per warp
@@ -6,6 +6,8 @@
     form_b_staged  the same, the next row's weights loaded before this row is reduced
     form_a         a gate row and its up row per block, SwiGLU of the two sums; f32 out
     quant          f32 to pad40
+    matmul_ring    the matmul through a ring, see l3_ring.py
+    form_c         the whole fusion row by row through a ring, see ring_gated.py
 
 Twins of kernels_cu/l3.cu, under the same names and with the same arguments. Those that end in _traced
 also store the SM of each block, which load balance is counted from; they are never timed.
@@ -18,7 +20,7 @@ from typing import Any
 
 from numba import float32, int32, int64, types, uint32
 
-from kernels_numba import q4k, q8, swiglu
+from kernels_numba import l3_ring, q4k, q8, swiglu
 from kernels_numba.ops import gpu_ops
 
 THREADS, GROUP, PAD_WORDS = 256, 32, 10
@@ -274,4 +276,4 @@ def kernels() -> dict[str, tuple[Any, Any]]:
     for form, body in (_row_forms(ops, parts) | _block_forms(ops, parts)).items():
         out[f"l3_{form}"] = _plain(form, body), types.void(*_SIGNATURES[form])
         out[f"l3_{form}_traced"] = _traced(ops, form, body), types.void(*_SIGNATURES[form], _WORDS)
-    return out
+    return out | l3_ring.kernels()

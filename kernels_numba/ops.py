@@ -77,9 +77,20 @@ def _memory(intrinsic: Callable[..., Any], aligned: bool) -> dict[str, Any]:
 
         return types.uint32(types.float32), codegen
 
+    @intrinsic
+    def shift_right(typingctx: Any, word: Any, bits: Any) -> Any:
+        """In 32 bits, for bits < 32: Numba itself makes 64 of them."""
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return builder.lshr(args[0], args[1])
+
+        return types.uint32(types.uint32, types.uint32), codegen
+
     return {
+        "shift_right": shift_right,
         "load16": _load_words(intrinsic, 4, 16 if aligned else 1),
         "load8": _load_words(intrinsic, 2, 8 if aligned else 1),
+        "load4": _load_words(intrinsic, 1, 4 if aligned else 1),
         "load2": load2,
         "advance": advance,
         "float_of_bits": float_of_bits,

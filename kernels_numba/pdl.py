@@ -16,7 +16,7 @@ from numba import types
 from kernels_numba.ops import gpu_ops
 
 KINDS = ("plain", "entry", "late")
-TRIGGER, STAMP = 1, 2
+TRIGGER, STAMP, TAIL = 1, 2, 4
 
 
 def _statement(text: str, *kinds: Any) -> Any:
@@ -52,7 +52,7 @@ def statements() -> SimpleNamespace:
 
 @functools.cache
 def parts(kind: str) -> SimpleNamespace:
-    """begin(flags, stamps), late_wait(), prefetch(pointer, bytes) and end(flags, stamps) of one kind."""
+    """begin(flags, stamps), tail(flags), late_wait(), prefetch(pointer, bytes), end(flags, stamps)."""
     from numba import cuda
 
     ops, asm = gpu_ops(), statements()
@@ -78,7 +78,12 @@ def parts(kind: str) -> SimpleNamespace:
         if flags & TRIGGER:
             trigger()
 
-    signal = mute if kind == "plain" else triggers
+    @ops.jit
+    def triggers_late(flags):  # where a block has asked for its last weights, or only has to store
+        if flags & TAIL:
+            trigger()
+
+    signal, tail = (mute, mute) if kind == "plain" else (triggers, triggers_late)
     early = waits if kind == "entry" else nothing
     late_wait = waits if kind == "late" else nothing
 
@@ -106,5 +111,5 @@ def parts(kind: str) -> SimpleNamespace:
         return
 
     return SimpleNamespace(
-        begin=begin, end=end, late_wait=late_wait, prefetch=fetch if kind == "late" else skip
+        begin=begin, tail=tail, late_wait=late_wait, prefetch=fetch if kind == "late" else skip, end=end
     )

@@ -1,7 +1,8 @@
 """Bulk copies, mbarriers and shared memory by 32-bit address: inline PTX for Numba.
 
-Twin of kernels_cu/ring.cuh's first part. An address is a uint32 in the shared window. Barriers and copies
-have side effects on memory, so that no load crosses them. sm_90 and up, except the loads and stores.
+Twin of the first parts of kernels_cu/ring.cuh and ring_gated.cuh. An address is a uint32 in the
+shared window. Barriers and copies have side effects on memory, so that no load crosses them. sm_90 and up,
+except the loads and stores.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def _statement(text: str, *kinds: Any) -> Any:
         values = [builder.ptrtoint(a, _I64) if isinstance(a.type, ir.PointerType) else a for a in args]
         kind = ir.FunctionType(ir.VoidType(), [v.type for v in values])
         letters = ["l" if v.type.width == 64 else "r" for v in values]
-        builder.call(ir.InlineAsm(kind, text, ",".join([*letters, "~{memory}"]), side_effect=True), values)
+        asm = ir.InlineAsm(kind, text, ",".join([*letters, "~{memory}"]), side_effect=True)
+        builder.call(asm, values, attrs=("convergent",))
         return context.get_dummy_value()
 
     def signature(*given: Any) -> Any:
@@ -94,17 +96,40 @@ def _pinned() -> Any:
     return intrinsic(lambda typingctx, word: (types.uint32(types.uint32), codegen))
 
 
-def _draw() -> Any:
-    """An intrinsic (pointer, last) -> uint32: the counter before it went up by one, from `last` to 0."""
+def _atomic(operation: str) -> Any:
+    """An intrinsic (pointer, value) -> uint32: the word before the operation."""
     from numba.cuda.extending import intrinsic
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = ir.FunctionType(_I32, [_I64, _I32])
-        text = "atom.global.inc.u32 $0, [$1], $2;"
+        text = f"atom.global.{operation}.u32 $0, [$1], $2;"
         asm = ir.InlineAsm(kind, text, "=r,l,r,~{memory}", side_effect=True)
         return builder.call(asm, [builder.ptrtoint(args[0], _I64), args[1]])
 
-    return intrinsic(lambda typingctx, pointer, last: (types.uint32(pointer, types.uint32), codegen))
+    return intrinsic(lambda typingctx, pointer, value: (types.uint32(pointer, types.uint32), codegen))
+
+
+def _load_from_l2() -> Any:
+    """An intrinsic pointer -> float32: what other blocks stored before the counter said so, past L1."""
+    from numba.cuda.extending import intrinsic
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.FloatType(), [_I64])
+        text = "ld.relaxed.gpu.global.f32 $0, [$1];"
+        asm = ir.InlineAsm(kind, text, "=f,l,~{memory}", side_effect=True)
+        return builder.call(asm, [builder.ptrtoint(args[0], _I64)])
+
+    return intrinsic(lambda typingctx, pointer: (types.float32(pointer), codegen))
+
+
+def _no_counter() -> Any:
+    """An intrinsic () -> the null pointer to a word."""
+    from numba.cuda.extending import intrinsic
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return ir.Constant(context.get_value_type(sig.return_type), None)
+
+    return intrinsic(lambda typingctx: (types.CPointer(types.uint32)(), codegen))
 
 
 def _is_null() -> Any:
@@ -117,22 +142,25 @@ def _is_null() -> Any:
     return intrinsic(lambda typingctx, pointer: (types.boolean(pointer), codegen))
 
 
+_WAIT = (
+    "{\n\t.reg .pred done;\n\tAGAIN:\n\tmbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1;\n\t"
+    "@!done bra AGAIN;\n\t}"
+)
+
+
 @functools.cache
 def statements() -> SimpleNamespace:
     """What kernels_cu/ring.cuh spells in inline PTX, under the same names, and shared memory by address."""
     word, single = types.uint32, types.float32
     return SimpleNamespace(
         memory=_memory_address(),
+        block_arrive=_statement("bar.arrive 1, $0;", word),
+        block_join=_statement("bar.sync 1, $0;", word),
         barrier_init=_statement("mbarrier.init.shared::cta.b64 [$0], $1;", word, word),
         barriers_ready=_statement("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;"),
         barrier_arrive=_statement("mbarrier.arrive.shared::cta.b64 _, [$0];", word),
         barrier_expect=_statement("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", word, word),
-        barrier_wait=_statement(
-            "{\n\t.reg .pred done;\n\tAGAIN:\n\tmbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1;\n\t"
-            "@!done bra AGAIN;\n\t}",
-            word,
-            word,
-        ),
+        barrier_wait=_statement(_WAIT, word, word),
         bulk_copy=_statement(
             "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];",
             word,
@@ -140,6 +168,7 @@ def statements() -> SimpleNamespace:
             word,
             word,
         ),
+        bulk_prefetch=_statement("cp.async.bulk.prefetch.L2.global [$0], $1;", "pointer", word),
         load16=_load(_I32, word, 16, 4),
         load8=_load(_I32, word, 8, 2),
         load2=_load(_I16, word, 2),
@@ -148,6 +177,10 @@ def statements() -> SimpleNamespace:
         store_word=_store(types.int32),
         store_float=_store(single),
         pinned=_pinned(),
-        draw=_draw(),
+        draw=_atomic("inc"),  # the value: the last one before 0
+        atomic_add=_atomic("add"),
+        fence=_statement("fence.acq_rel.gpu;"),  # cuda.threadfence is fence.sc, which costs more
+        load_from_l2=_load_from_l2(),
+        no_counter=_no_counter(),
         is_null=_is_null(),
     )

@@ -1,7 +1,7 @@
-"""The two roles of a ring's block, consumer warps and the feeder: twin of kernels_cu/ring.cuh's second part.
+"""A ring in shared memory, and the warps that sum its rows: twin of the consumers in kernels_cu/ring.cuh.
 
 A ring travels as a tuple of uint32: stages, rows, stride, then the addresses of data, sums, full, empty,
-first and count.
+first and count. The last two have a word for each slot, a stage in one of its two phases.
 """
 
 from __future__ import annotations
@@ -9,33 +9,75 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from numba import float32, int32, int64, uint32
+from numba import float32, int32, uint32
 
-from kernels_numba import ring
+from kernels_numba import ring, ring_rows
 
 THREADS, VIRTUAL_WARPS, SUM_BYTES = 256, 8, 32
 
+WRITERS = 4
+"""Lanes of a consumer warp that hold a row's sum after a pass of at most four rows."""
 
-def preparer(ops: SimpleNamespace) -> Any:
-    """prepare(ring, thread, warps): barriers and sums, by every thread; the kernel's barrier comes after."""
-    asm = ring.statements()
-    init, ready, store = asm.barrier_init, asm.barriers_ready, asm.store_float
+
+def kernel(function: Any, rows: SimpleNamespace) -> Any:
+    """The same function, marked for compile.py with the threads of its largest block."""
+    function.max_threads = rows.most_threads
+    return function
+
+
+def ring_of(ops: SimpleNamespace) -> Any:
+    """ring_of(stages, rows, stride) -> the ring; probes/core/ring.py's stage_bytes counts the same bytes."""
+    memory = ring.statements().memory
 
     @ops.jit
-    def prepare(r, thread, warps):  # see above
-        threads = uint32(uint32(warps) * uint32(32))
-        k = uint32(thread)
+    def of(stages, rows, stride):  # three int32
+        n, data = uint32(stages), memory()
+        sums = uint32(data + n * uint32(rows) * uint32(stride))
+        full = uint32(sums + n * uint32(rows) * uint32(SUM_BYTES))
+        empty = uint32(full + uint32(8) * n)
+        first = uint32(empty + uint32(8) * n)
+        count = uint32(first + uint32(8) * n)
+        return n, uint32(rows), uint32(stride), data, sums, full, empty, first, count
+
+    return of
+
+
+def preparer(ops: SimpleNamespace) -> SimpleNamespace:
+    """make(ring, lane, warps, others, arrivals) by the feeder, await_them(warps) and clear(...) by others.
+
+    others: how many of the block's warps do not sum. arrivals: what completes `full` besides the bytes.
+    """
+    from numba import cuda
+
+    asm = ring.statements()
+    init, ready, store, arrive, join = (
+        asm.barrier_init, asm.barriers_ready, asm.store_float, asm.block_arrive, asm.block_join,
+    )  # fmt: skip
+
+    @ops.jit
+    def make(r, lane, warps, others, arrivals):  # before the first fill; nobody is waited for
+        k = uint32(lane)
         while k < r[0]:
-            init(uint32(r[5] + uint32(8) * k), uint32(1))
-            init(uint32(r[6] + uint32(8) * k), uint32(uint32(warps) - uint32(1)))
+            init(uint32(r[5] + uint32(8) * k), uint32(arrivals))
+            init(uint32(r[6] + uint32(8) * k), uint32(WRITERS * (warps - others)))
             ready()
-            k = uint32(k + threads)
+            k = uint32(k + uint32(32))
+        arrive(uint32(warps * 32))
+        cuda.syncwarp()
+
+    @ops.jit
+    def await_them(warps):  # every other warp, before it waits for anything
+        join(uint32(warps * 32))
+
+    @ops.jit
+    def clear(r, thread, warps, others):  # the consumers: also the sums of virtual warps that own no unit
         k = uint32(thread)
         while k < uint32(r[0] * r[1] * uint32(VIRTUAL_WARPS)):
             store(uint32(r[4] + uint32(4) * k), float32(0.0))
-            k = uint32(k + threads)
+            k = uint32(k + uint32((warps - others) * 32))
+        await_them(warps)
 
-    return prepare
+    return SimpleNamespace(make=make, await_them=await_them, clear=clear)
 
 
 def _stage(ops: SimpleNamespace) -> SimpleNamespace:
@@ -48,74 +90,67 @@ def _stage(ops: SimpleNamespace) -> SimpleNamespace:
     @ops.jit
     def start(r, s, parity):  # see above
         wait(uint32(r[5] + uint32(8) * s), parity)
-        return load_word(uint32(r[8] + uint32(4) * s))
+        return load_word(uint32(r[8] + uint32(4) * (s + parity * r[0])))
 
     @ops.jit
     def done(r, s, lane):  # see above
         cuda.syncwarp()
-        if lane == 0:
+        if lane & (32 // WRITERS - 1) == 0:
             arrive(uint32(r[6] + uint32(8) * s))
 
     return SimpleNamespace(start=start, done=done)
 
 
 def consumer(
-    ops: SimpleNamespace, unit: SimpleNamespace, steps: Any, passes: dict[int, Any], most: int
+    ops: SimpleNamespace, rows: SimpleNamespace, steps: Any, passes: dict[int, Any], most: int
 ) -> Any:
-    """consume(ring, x8, thread, nbe): a warp whose activations are held, `most` (4, 2, 1) rows at once."""
+    """consume(ring, x8, me, nbe): a warp whose activations are held, `most` (4, 2, 1) rows at once."""
     stage, pinned = _stage(ops), ring.statements().pinned
-    start, done, group_of = stage.start, stage.done, unit.group_of
-    pass1, pass2, pass4 = passes[1], passes[2], passes[4]
+    start, done, lane_of, whole = stage.start, stage.done, rows.lane_of, passes[most]
+    pass1, pass2 = passes[1], passes[2]
 
     @ops.jit
-    def fours(r, row, left, s, group, lane, sums):  # a stage's rows, four at once
-        while left >= 4:
-            pass4(row, r[2], s, group, lane, sums)
-            row = uint32(row + uint32(4) * r[2])
-            sums = uint32(sums + uint32(4 * SUM_BYTES))
-            left = int32(left - 4)
+    def rest4(r, row, left, held, group, lane, sums):  # up to three rows
         if left >= 2:
-            pass2(row, r[2], s, group, lane, sums)
+            pass2(row, r[2], held, group, lane, sums)
             row = uint32(row + uint32(2) * r[2])
             sums = uint32(sums + uint32(2 * SUM_BYTES))
             left = int32(left - 2)
         if left > 0:
-            pass1(row, r[2], s, group, lane, sums)
+            pass1(row, r[2], held, group, lane, sums)
 
     @ops.jit
-    def twos(r, row, left, s, group, lane, sums):  # two at once
-        while left >= 2:
-            pass2(row, r[2], s, group, lane, sums)
-            row = uint32(row + uint32(2) * r[2])
-            sums = uint32(sums + uint32(2 * SUM_BYTES))
-            left = int32(left - 2)
+    def rest2(r, row, left, held, group, lane, sums):  # one row at most
         if left > 0:
-            pass1(row, r[2], s, group, lane, sums)
+            pass1(row, r[2], held, group, lane, sums)
 
     @ops.jit
-    def ones(r, row, left, s, group, lane, sums):  # one by one
-        while left > 0:
-            pass1(row, r[2], s, group, lane, sums)
-            row = uint32(row + r[2])
-            sums = uint32(sums + uint32(SUM_BYTES))
-            left = int32(left - 1)
+    def rest1(r, row, left, held, group, lane, sums):  # none
+        return
 
-    rows = {4: fours, 2: twos, 1: ones}[most]
+    rest = {4: rest4, 2: rest2, 1: rest1}[most]
 
     @ops.jit
-    def consume(r, x8, thread, nbe):  # see above
+    def consume(r, x8, me, nbe):  # see above
+        thread = int32(me[1] * 32 + me[0])
         held = steps(x8, thread, nbe)
-        group = group_of(thread & 7)
-        lane = int32(pinned(uint32(thread & 31)))
-        mine = pinned(uint32(uint32(thread >> 5) * uint32(4)))
+        group = lane_of(thread)
+        lane, mine = int32(pinned(uint32(me[0]))), pinned(uint32(uint32(me[1]) * uint32(4)))
+        ahead, turn = uint32(me[2] * most), uint32(me[3] * most)
         s, parity = uint32(0), uint32(0)
         while True:
             left = start(r, s, parity)
             if left == 0:
                 break
-            row = uint32(r[3] + s * r[1] * r[2])
-            sums = uint32(r[4] + s * r[1] * uint32(SUM_BYTES) + mine)
-            rows(r, row, left, held, group, lane, sums)
+            left = int32(left - int32(ahead))
+            row = uint32(r[3] + (s * r[1] + ahead) * r[2])
+            sums = uint32(r[4] + (s * r[1] + ahead) * uint32(SUM_BYTES) + mine)
+            while left >= most:
+                whole(row, r[2], held, group, lane, sums)
+                row = uint32(row + turn * r[2])
+                sums = uint32(sums + turn * uint32(SUM_BYTES))
+                left = int32(left - int32(turn))
+            rest(r, row, left, held, group, lane, sums)
             done(r, s, lane)
             s = uint32(s + uint32(1))
             if s == r[0]:
@@ -124,36 +159,38 @@ def consumer(
     return consume
 
 
-def any_consumer(ops: SimpleNamespace, unit: SimpleNamespace, piece: Any, butterfly: Any) -> Any:
-    """consume(ring, x8, thread, nbe): a warp with more units than registers hold, activations from memory."""
-    stage, store = _stage(ops), ring.statements().store_float
-    start, done, group_of = stage.start, stage.done, unit.group_of
-    term, hold, place, activation, add = unit.term, unit.hold, unit.place, unit.activation, ops.add
+def any_consumer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
+    """consume(ring, x8, me, nbe): a warp with more units than registers hold, activations from memory."""
+    stage, store, butterfly = _stage(ops), ring.statements().store_float, ring_rows.butterflies(ops).one
+    start, done, add = stage.start, stage.done, ops.add
+    term, hold, place, activation = rows.term, rows.hold, rows.place, rows.activation
+    units, group_of, piece = rows.units, rows.group_of, rows.piece
 
     @ops.jit
-    def consume(r, x8, thread, nbe):  # see above
-        group = group_of(thread & 7)
-        lane = int32(thread & 31)
-        mine = uint32(uint32(thread >> 5) * uint32(4))
+    def consume(r, x8, me, nbe):  # see above
+        lane, thread = int32(me[0]), int32(me[1] * 32 + me[0])
+        group, mine = group_of(thread & (units - 1)), uint32(uint32(me[1]) * uint32(4))
         s, parity = uint32(0), uint32(0)
         while True:
             left = start(r, s, parity)
             if left == 0:
                 break
-            row = uint32(r[3] + s * r[1] * r[2])
-            sums = uint32(r[4] + s * r[1] * uint32(SUM_BYTES) + mine)
+            ahead, turn = uint32(me[2]), uint32(me[3])
+            left = int32(left - int32(ahead))
+            row = uint32(r[3] + (s * r[1] + ahead) * r[2])
+            sums = uint32(r[4] + (s * r[1] + ahead) * uint32(SUM_BYTES) + mine)
             while left > 0:
                 acc = float32(0.0)
                 u = thread
-                while u < int32(nbe * 8):
+                while u < int32(nbe * units):
                     acc = add(acc, term(piece(row, place(u, nbe)), hold(activation(x8, u), True), group))
                     u = int32(u + THREADS)
                 total = butterfly(acc, lane)
                 if lane == 0:
                     store(sums, total)
-                row = uint32(row + r[2])
-                sums = uint32(sums + uint32(SUM_BYTES))
-                left = int32(left - 1)
+                row = uint32(row + turn * r[2])
+                sums = uint32(sums + turn * uint32(SUM_BYTES))
+                left = int32(left - int32(turn))
             done(r, s, lane)
             s = uint32(s + uint32(1))
             if s == r[0]:
@@ -162,80 +199,37 @@ def any_consumer(ops: SimpleNamespace, unit: SimpleNamespace, piece: Any, butter
     return consume
 
 
-def feeder(ops: SimpleNamespace) -> Any:
-    """feed(ring, weights, out, counter, od): the warp that fills stages, adds warp sums and stores rows."""
-    from numba import cuda
+def summer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
+    """consume(ring, x8, thread, consumers, nbe): a consumer warp's part.
 
-    asm = ring.statements()
-    arrive, expect, wait, copy = asm.barrier_arrive, asm.barrier_expect, asm.barrier_wait, asm.bulk_copy
-    store_word, load_word, load_floats, draw, is_null = (
-        asm.store_word, asm.load_word, asm.load_floats, asm.draw, asm.is_null,
-    )  # fmt: skip
-    advance, add = ops.advance, ops.add
-
-    @ops.jit
-    def fill(r, s, ticket, w, od):  # lane 0 -> whether there was such a ticket
-        full = uint32(r[5] + uint32(8) * s)
-        count = uint32(r[8] + uint32(4) * s)
-        first = uint32(ticket * r[1])
-        if first >= uint32(od):
-            store_word(count, int32(0))
-            arrive(full)
-            return False
-        rows = min(uint32(uint32(od) - first), r[1])
-        store_word(uint32(r[7] + uint32(4) * s), int32(first))
-        store_word(count, int32(rows))
-        size = uint32(rows * r[2])
-        expect(full, size)
-        copy(uint32(r[3] + s * r[1] * r[2]), advance(w, int64(first) * int64(r[2])), size, full)
-        return True
+    Which virtual warp it adds up, and of which rows: where the block has several sets of consumers, they take
+    passes by turns. As many units are held in registers as the warp's lanes own. `me` is lane, virtual warp,
+    set, sets.
+    """
+    steps, sums = ring_rows.held_steps(ops, rows), ring_rows.row_sums(ops, rows)
+    consume1 = consumer(ops, rows, steps[1], ring_rows.passes(ops, sums[1]), 4)
+    consume_any, units = any_consumer(ops, rows), rows.units
+    consume2 = consume3 = consume_any
+    if rows.most_held == 3:
+        consume2 = consumer(ops, rows, steps[2], ring_rows.passes(ops, sums[2]), 2)
+        consume3 = consumer(ops, rows, steps[3], ring_rows.passes(ops, sums[3]), 1)
+    several = rows.most_held == 3
 
     @ops.jit
-    def feed(r, w, out, counter, od):  # see above
-        lane = int32(int32(cuda.threadIdx.x) & 31)
-        step = uint32(cuda.gridDim.x)
-        dealt = uint32(step * r[0])
-        ticket = uint32(cuda.blockIdx.x)
-        dynamic = not is_null(counter)
-        more = True
-        s, parity, last, base = uint32(0), uint32(0), uint32(0), uint32(0)
-        if lane == 0:
-            while s < r[0] and more:
-                more = fill(r, s, ticket, w, od)
-                ticket = uint32(ticket + step)
-                s = uint32(s + uint32(1))
-            if dynamic and more:
-                # The number of draws is known, and the last of them wraps the counter to 0: see ring.cuh.
-                tickets = uint32((uint32(od) + r[1] - uint32(1)) // r[1])
-                last = uint32(tickets + step - dealt - uint32(1))
-                base, ticket = dealt, draw(counter, last)
-        cuda.syncwarp()
-        s = uint32(0)
-        while True:
-            rows = load_word(uint32(r[8] + uint32(4) * s))
-            first = load_word(uint32(r[7] + uint32(4) * s))
-            if rows == 0:
-                break
-            wait(uint32(r[6] + uint32(8) * s), parity)
-            mine = lane < rows
-            row = uint32(lane) if mine else uint32(0)
-            at = uint32(r[4] + (s * r[1] + row) * uint32(SUM_BYTES))
-            a, b = load_floats(at), load_floats(uint32(at + uint32(16)))
-            cuda.syncwarp()
-            if lane == 0 and more:
-                more = fill(r, s, uint32(base + ticket), w, od)
-                if dynamic:
-                    if more:
-                        ticket = draw(counter, last)
-                else:
-                    ticket = uint32(ticket + step)
-            total = add(add(add(add(float32(0.0), a[0]), a[1]), a[2]), a[3])
-            total = add(add(add(add(total, b[0]), b[1]), b[2]), b[3])
-            if mine:
-                out[int32(first + lane)] = total
-            s = uint32(s + uint32(1))
-            if s == r[0]:
-                s, parity = uint32(0), uint32(parity ^ uint32(1))
-            cuda.syncwarp()
+    def consume(r, x8, thread, consumers, nbe):  # see above
+        warps = uint32(min(uint32(uint32(nbe * units + 31) >> uint32(5)), uint32(VIRTUAL_WARPS)))
+        here = uint32(thread >> 5)
+        nth = uint32(here // warps)
+        warp = int32(here - nth * warps)
+        me = int32(thread & 31), warp, int32(nth), int32(uint32(consumers) // warps)
+        count = (int32(nbe * units) - warp * 32 + THREADS - 1) >> 8  # of this warp's first lane
+        if count == 1:
+            consume1(r, x8, me, nbe)
+        elif several and count == 2:
+            consume2(r, x8, me, nbe)
+        elif several and count == 3:
+            consume3(r, x8, me, nbe)
+        else:
+            consume_any(r, x8, me, nbe)
 
-    return feed
+    return consume

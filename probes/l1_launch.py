@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from probes import l1, l1_ring
 from probes.core import tuning
 from probes.core.layouts import Layout
+from probes.core.ring import Plan
 from probes.core.types import LaunchConfig, Shape, Unavailable
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Planned:
     row_stride: int
     config: LaunchConfig
     note: str = ""
-    ring: l1_ring.Plan | None = None
+    ring: Plan | None = None
 
     def launch(self, kernel: Kernel, pointers: tuple[int, int, int], counter: int = 0) -> Launch:
         """A launch of weights, activations and result at `pointers`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes import l1, l1_limit, l1_sweep
+from probes import l1, l1_limit, l1_sweep, points
 from probes.core import layouts, models, recorded, report, trace
 from probes.core.layouts import LAYOUTS
 from probes.core.rows import Row
@@ -23,7 +23,7 @@ def sections(rows: Sequence[Row], markdown: bool) -> list[str]:
 
     Of a sweep: what it found, and nothing else.
     """
-    if l1_sweep.is_sweep(rows):
+    if points.is_sweep(rows):
         return [l1_sweep.section(rows, markdown)]
     title = "### " if markdown else ""
     first = next((r for r in rows if r.shape and r.counts), None)

@@ -10,25 +10,17 @@ is computed here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from probes.core import ring
 from probes.core.layouts import Layout, check_stride
+from probes.core.ring import Plan, consumer_warps
 from probes.core.tuning import Geometry
-from probes.core.types import BadInput, LaunchConfig, Shape, Unavailable
+from probes.core.types import BadInput, LaunchConfig, Shape
 
 if TYPE_CHECKING:
     from probes.core.device import DeviceFacts
     from probes.gpu.kernels import Kernel, Launch
-
-VIRTUAL_WARPS = 8
-"""Virtual warps of 32 threads in the reference order's 256."""
-
-MOST_ROWS = 32
-"""Rows of one fill at most: a lane of the feeder each."""
-
-MOST_STAGES = 64
-
 
 CANDIDATES: tuple[Geometry, ...] = tuple(
     Geometry(rows, blocks, stages, drawn)
@@ -44,49 +36,13 @@ CANDIDATES: tuple[Geometry, ...] = tuple(
 ASYNC_CANDIDATES = (1, 2, 3, 4)
 """Blocks per SM of the async form that a sweep measures."""
 
-DEFAULT_BLOCKS = 2
-"""Blocks per SM where nobody swept: what the kernels' registers are bound to (core/bounds.py)."""
-
-DEFAULT_ROWS = (8, 4, 2, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One launch of the ring form."""
-
-    config: LaunchConfig
-    rows: int
-    stages: int
-    drawn: bool
-
-
-def consumer_warps(shape: Shape) -> int:
-    """Virtual warps that own a unit; the others would add exactly 0.0."""
-    return min(VIRTUAL_WARPS, -(-shape.nunits // 32))
-
-
-def stage_bytes(rows: int, row_stride: int) -> int:
-    """Shared memory of one stage: rows, eight warp sums a row, two barriers, first row and count."""
-    return rows * (row_stride + 4 * VIRTUAL_WARPS) + 2 * 8 + 2 * 4
-
-
-def room(blocks_per_sm: int, facts: DeviceFacts) -> int:
-    """Dynamic shared memory that each of so many blocks on an SM may have."""
-    share = facts.smem_per_sm_bytes // blocks_per_sm - facts.smem_reserved_per_block_bytes
-    return min(share, facts.smem_per_block_max_bytes) // 128 * 128
+DEFAULT_BLOCKS = ring.DEFAULT_BLOCKS
+"""Blocks per SM of the async form where nobody swept: as of the ring."""
 
 
 def default_geometry(shape: Shape, row_stride: int, facts: DeviceFacts) -> Geometry:
-    """The rule for what no tuning table speaks of: two blocks per SM, all stages that fit, drawn tickets.
-
-    A fill holds the most rows of 8, 4, 2, 1 that fit and leave a fill for every SM. Where not even one row
-    fits twice, one block per SM.
-    """
-    fitting = [r for r in DEFAULT_ROWS if stage_bytes(r, row_stride) <= room(DEFAULT_BLOCKS, facts)]
-    if not fitting:
-        return Geometry(1, 1, drawn=True)
-    rows = next((r for r in fitting if -(-shape.od // r) >= facts.sms), fitting[-1])
-    return Geometry(rows, DEFAULT_BLOCKS, drawn=True)
+    """The rule for what no tuning table speaks of."""
+    return ring.default_geometry(shape.od, row_stride, facts)
 
 
 def plan(shape: Shape, lay: Layout, row_stride: int, geometry: Geometry, facts: DeviceFacts) -> Plan:
@@ -96,24 +52,8 @@ def plan(shape: Shape, lay: Layout, row_stride: int, geometry: Geometry, facts: 
     for a SKIPPED row: a GPU before sm_90, or rows that do not fit into shared memory.
     """
     check_stride(lay, shape.nbe, row_stride)
-    if not 1 <= geometry.rows <= MOST_ROWS or geometry.blocks_per_sm < 1 or geometry.stages < 0:
-        raise BadInput(f"a ring needs 1 to {MOST_ROWS} rows per fill, 1 block per SM or more, got {geometry}")
-    if facts.compute_capability < (9, 0):
-        raise Unavailable(f"bulk copies need sm_90, this GPU is {facts.arch}")
-    one = stage_bytes(geometry.rows, row_stride)
-    most = room(geometry.blocks_per_sm, facts)
-    fills = -(-shape.od // geometry.rows)
-    grid = min(fills, facts.sms * geometry.blocks_per_sm)
-    stages = min(geometry.stages or most // one, -(-fills // grid), MOST_STAGES)
-    if stages < 1 or stages * one > most:
-        need = max(1, geometry.stages) * one
-        raise Unavailable(
-            f"{geometry}: needs {need} bytes of shared memory per block, {most} are there "
-            f"with {geometry.blocks_per_sm} per SM"
-        )
-    threads = 32 * (consumer_warps(shape) + 1)
-    drawn = geometry.drawn and fills > stages * grid
-    return Plan(LaunchConfig(grid, threads, stages * one), geometry.rows, stages, drawn)
+    fills = -(-shape.od // max(1, geometry.rows))  # ring.plan refuses fewer than one
+    return ring.plan(shape.nunits, row_stride, fills, geometry, facts)
 
 
 def ring_launch(
@@ -138,14 +78,7 @@ def ring_launch(
 
 def make_room(kernel: Kernel, smem_bytes: int) -> None:
     """Let launches ask for so much dynamic shared memory, and give it preference over L1."""
-    from cuda.bindings import driver
-
-    from probes.gpu.driver import call
-
-    kernel.allow_smem(smem_bytes)
-    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-    handle = driver.CUkernel(int(kernel.handle.handle))
-    call(driver.cuKernelSetAttribute, attribute, 100, handle, call(driver.cuCtxGetDevice))
+    kernel.make_room(smem_bytes)
 
 
 def async_rows(shape: Shape, lay: Layout) -> int:
@@ -162,7 +95,7 @@ def async_plan(
     if blocks_per_sm < 1:
         raise BadInput(f"at least one block per SM, got {blocks_per_sm}")
     passes = -(-shape.od // async_rows(shape, lay))
-    return LaunchConfig(min(passes, facts.sms * blocks_per_sm), 32 * consumer_warps(shape))
+    return LaunchConfig(min(passes, facts.sms * blocks_per_sm), 32 * consumer_warps(shape.nunits))
 
 
 def async_launch(

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from probes import l1, l1_launch, l1_ring
+from probes import l1, l1_launch, l1_ring, points
 from probes.core import report, tuning
 from probes.core.layouts import LAYOUTS, Layout
 from probes.core.rows import Row
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from probes.gpu.timing import Arm
     from probes.l1_arms import Weights
 
-WINDOWS = 4
 LEAD = "gpl"
 FEW = {"ring": 3, "async": 2}
 """The forms that are swept, and in how many of the lead's fastest points the other layouts are measured."""
@@ -41,34 +40,34 @@ def measure(
     """Rows of one case after the other, of one backend's kernels."""
     from probes import l1_arms
 
-    quick = replace(bench, windows=WINDOWS)
+    quick = replace(bench, windows=points.WINDOWS)
     asked = [lay for lay in LAYOUTS if not args.layout or lay.name in args.layout]
     asked.sort(key=lambda lay: lay.name != LEAD)
     forms = [f for f in FEW if not args.form or f in args.form]
     for case in cases:
         with ExitStack() as stack:
             w = l1_arms.weights(quick, case, args, asked, stack)
-            points = [(asked[0], point) for point in _candidates(forms)]
-            rows = _measured(quick, case, points, w, kernels, stack)
+            swept = [(asked[0], point) for point in _candidates(forms)]
+            rows = _measured(quick, case, swept, w, kernels, stack)
             best = fastest(rows)
-            points = [(lay, p) for lay in asked[1:] for form in forms for p in best[form][: FEW[form]]]
+            swept = [(lay, p) for lay in asked[1:] for form in forms for p in best[form][: FEW[form]]]
             given = {r.id for r in rows}
-            more = _measured(quick, case, points, w, kernels, stack) if points else []
+            more = _measured(quick, case, swept, w, kernels, stack) if swept else []
             yield [*rows, *(r for r in more if r.id not in given)]  # the reads stand there once
 
 
 def _candidates(forms: Sequence[str]) -> list[str]:
     """Every point of a sweep as its rows name it: `ring@8r2b0s-drawn`, `async@3b`."""
-    points = [f"ring@{g}" for g in l1_ring.CANDIDATES] + [f"async@{b}b" for b in l1_ring.ASYNC_CANDIDATES]
-    return [p for p in points if p.partition("@")[0] in forms]
+    every = [f"ring@{g}" for g in l1_ring.CANDIDATES] + [f"async@{b}b" for b in l1_ring.ASYNC_CANDIDATES]
+    return [p for p in every if p.partition("@")[0] in forms]
 
 
 def fastest(rows: Sequence[Row], layout: str = "") -> dict[str, list[str]]:
     """Form -> its points, fastest first; of one layout's rows, or of all rows."""
     timed = sorted((r for r in rows if r.time_s and report.POINT in r.variant), key=lambda r: r.time_s or 0.0)
     timed = [r for r in timed if r.variant.startswith(layout)]
-    points = [r.variant.partition("_")[2] for r in timed]
-    return {form: [p for p in points if p.startswith(f"{form}@")] for form in FEW}
+    names = [r.variant.partition("_")[2] for r in timed]
+    return {form: [p for p in names if p.startswith(f"{form}@")] for form in FEW}
 
 
 def planned(point: str, lay: Layout, shape: Shape, stride: int, facts: DeviceFacts) -> l1_launch.Planned:
@@ -82,7 +81,7 @@ def planned(point: str, lay: Layout, shape: Shape, stride: int, facts: DeviceFac
 def _measured(
     bench: Bench,
     case: l1.Case,
-    points: Sequence[tuple[Layout, str]],
+    swept: Sequence[tuple[Layout, str]],
     w: Weights,
     kernels: dict[str, Kernel],
     stack: ExitStack,
@@ -93,17 +92,14 @@ def _measured(
     arms: list[tuple[Spec, Arm]] = []
     skipped: list[Row] = []
     seen: dict[object, str] = {}
-    for lay, point in points:
+    for lay, point in swept:
         variant, stride = f"{lay.name}_{point}", w.packed[lay.name].shape[1]
         kernel = kernels[f"l1_{variant.partition('@')[0]}"]
         try:
             plan = planned(point, lay, case.shape, stride, bench.gpu.facts)
             fit = l1_arms.make_room(bench, kernel, plan)
-            if plan.ring and fit < Geometry.parse(point.partition("@")[2]).blocks_per_sm:
-                raise Unavailable(f"only {fit} blocks of it fit on an SM")
-            same = seen.setdefault((lay.name, plan.form, plan.ring or plan.config), variant)
-            if same != variant:
-                raise Unavailable(f"the same launch as {same}")
+            blocks = Geometry.parse(point.partition("@")[2]).blocks_per_sm if plan.ring else 0
+            points.admit(seen, (lay.name, plan.form, plan.ring or plan.config), variant, fit, blocks)
         except Unavailable as error:
             skipped.append(l1_arms.not_run(bench, case, variant, kernel, lay, str(error)))
             continue
@@ -130,25 +126,18 @@ def chosen(rows: Sequence[Row]) -> dict[str, dict[str, Tuned]]:
     return out
 
 
-def is_sweep(rows: Sequence[Row]) -> bool:
-    """Whether these rows are a sweep's."""
-    return any(report.POINT in r.variant for r in rows)
-
-
 def section(rows: Sequence[Row], markdown: bool) -> str:
     """The fastest point of each case, layout and form beside the table's own, and the rows to write."""
     title = "### " if markdown else ""
     lines = []
     for case in dict.fromkeys(r.case for r in rows):
-        mine = {r.variant: r for r in rows if r.case == case}
+        mine = [r for r in rows if r.case == case]
         for lay in LAYOUTS:
-            best = fastest(list(mine.values()), f"{lay.name}_")
             for form in FEW:
-                if best[form]:
-                    lines.append(_line(mine, lay, form, best[form]))
-    heads = ["case", "layout", "form", "fastest", "time", "of same-bytes read", "the next", "its time"]
-    heads += ["the table says", "its time"]
-    table = report.table(heads, lines, markdown, left=[*heads[:4], heads[6], heads[8]])
+                if found := points.fastest(mine, f"{lay.name}_{form}"):
+                    lines.append([case, lay.name, form, *points.cells(found, _held(found[0], lay, form))])
+    heads = ["case", "layout", "form", *points.HEADS]
+    table = report.table(heads, lines, markdown, left=[*heads[:3], *points.LEFT])
     text = "\n\n".join(tuning.dump(case, rows_) for case, rows_ in chosen(rows).items())
     text = f"```toml\n{text}\n```" if markdown else text
     return (
@@ -157,16 +146,10 @@ def section(rows: Sequence[Row], markdown: bool) -> str:
     )
 
 
-def _line(mine: dict[str, Row], lay: Layout, form: str, best: Sequence[str]) -> list[str]:
-    first = mine[f"{lay.name}_{best[0]}"]
-    cells = [first.case, lay.name, form, best[0].partition("@")[2], report.format_time(first.time_s)]
-    cells.append(report.format_percent(first.fraction_of_same_bytes_read))
-    second = mine[f"{lay.name}_{best[1]}"] if len(best) > 1 else None
-    cells += [best[1].partition("@")[2], report.format_time(second.time_s)] if second else ["", ""]
-    assert first.shape, "a measured row has its shape"
-    held = tuning.l1(first.device or "", Shape(first.shape[0], first.shape[1]), lay.name)
+def _held(row: Row, lay: Layout, form: str) -> str | None:
+    """The geometry that this device's table holds for a row's shape, layout and form."""
+    assert row.shape, "a measured row has its shape"
+    held = tuning.l1(row.device or "", Shape(row.shape[0], row.shape[1]), lay.name)
     if held is None:
-        return [*cells, "(no row)", ""]
-    at = str(held.ring) if form == "ring" else f"{held.async_blocks}b"
-    row = mine.get(f"{lay.name}_{form}@{at}")
-    return [*cells, at, report.format_time(row.time_s) if row else ""]
+        return None
+    return str(held.ring) if form == "ring" else f"{held.async_blocks}b"

@@ -1,7 +1,8 @@
-"""The four chains of L2 as tables: which kernel, how many blocks, which buffers, how many bytes.
+"""The chains of L2 as tables: which kernel, how many blocks, which buffers, how many bytes.
 
-A Step names its arguments: a string is a buffer, an int a 32-bit integer, a float a float32. Nothing here
-knows a GPU: the same tables drive the launches, the tests on the host and the prediction.
+A Step names its arguments: a string is a buffer (NULL is none), an int a 32-bit integer, a float a float32.
+Nothing here knows a GPU: the same tables drive the launches, the tests on the host and the prediction. The
+chains of ring kernels, which need a device's facts, are in `l2_ring`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,20 @@ from probes.core.layouts import layout
 from probes.core.types import BadInput, Shape
 
 BLOCK = 256
-LATE = ("stream", "compute", "wide", "rms_quantise", "q4k", "q6k", "rope_store", "attention_split")
+RINGS = ("q4k_ring", "q6k_ring")
+LATE = (
+    "stream", "compute", "wide", "rms_quantise", "q4k", "q6k", "rope_store", "attention_split", *RINGS,
+)  # fmt: skip
 """Kernels that have something to do before they need their predecessor; the others have no late kind."""
+
+TRIGGER, STAMP, TAIL = 1, 2, 4
+"""The kernels' flags: let the successor start at once; record start and end; let it start at the tail."""
+
+TAILS = ("stream", "compute", "wide", "q4k", "q6k", *RINGS)
+"""Kernels that know TAIL; in an arm with a tail the others let their successor start at once."""
+
+NULL = "null"
+"""The buffer that is none: a pointer of value 0."""
 
 MOST_SPLITS = 256
 """What attention_combine holds in shared memory."""
@@ -41,11 +54,19 @@ class Step:
     block: int = BLOCK
     weight_bytes: int = 0
     """Bytes that no other launch of the chain reads and that come from cold memory."""
+    smem_bytes: int = 0
+    """Dynamic shared memory that the kernel itself uses: a ring's stages."""
 
     def entry_point(self, kind: str) -> str:
         """The compiled kernel of one kind; a kernel without a late kind takes its entry kind."""
         own = "entry" if kind == "late" and self.kernel not in LATE else kind
         return f"l2_{self.kernel}_{own}"
+
+    def flags(self, trigger: str) -> int:
+        """The kernel's `flags` for a successor that starts at the `end`, the `start` or the `tail`."""
+        if trigger == "tail" and self.kernel in TAILS:
+            return TAIL
+        return 0 if trigger == "end" else TRIGGER
 
 
 def q4k_bytes(shape: Shape) -> int:
@@ -132,7 +153,7 @@ def layer_bytes(kv: int, layer: Layer = LAYER_14B) -> int:
     return sum(step.weight_bytes for step in decode_steps(kv, layer))
 
 
-def _ping_pong(k: int) -> tuple[str, str]:
+def ping_pong(k: int) -> tuple[str, str]:
     """(what launch k of a synthetic chain reads, what it writes)."""
     return ("start" if k == 0 else "ab"[(k - 1) % 2]), "ab"[k % 2]
 
@@ -141,7 +162,7 @@ def stream_steps(tiles: int = STREAM_TILES, launches: int = chains.CHAIN) -> tup
     """bandwidth24: launch k reads its own weights `w.k`."""
     size = tiles * chains.CONSTANTS.tile
     return tuple(
-        Step("stream", "stream", tiles, (f"w.{k}", *_ping_pong(k)), weight_bytes=size)
+        Step("stream", "stream", tiles, (f"w.{k}", *ping_pong(k)), weight_bytes=size)
         for k in range(launches)
     )
 
@@ -152,7 +173,7 @@ def compute_steps(
     """compute24: `grid` blocks a launch, of `compute` (few registers) or `wide` (many)."""
     step = chains.STEP - 2**32 if chains.STEP >= 2**31 else chains.STEP
     return tuple(
-        Step(kernel, kernel, grid, (*_ping_pong(k), chains.FACTOR, step, iters)) for k in range(launches)
+        Step(kernel, kernel, grid, (*ping_pong(k), chains.FACTOR, step, iters)) for k in range(launches)
     )
 
 
@@ -174,6 +195,7 @@ def wide_iters(iters: int = COMPUTE_ITERS) -> int:
 def kernel_names() -> list[str]:
     """Every compiled kernel of the chains."""
     kernels = [*dict.fromkeys(s.kernel for s in decode_steps(1)), "stream", "compute", "wide", "empty"]
+    kernels += RINGS
     return [
         f"l2_{k}_{kind}"
         for k in kernels

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from probes import l2, l2_chains, sass
-from probes.bench import Bench
+from probes.bench import Bench, Spec
 from probes.core.stats import F64
 from probes.core.types import Backend, LaunchConfig, Unavailable, WrongResult
 from probes.gpu.graph import Graph, capture
@@ -18,8 +19,8 @@ from probes.gpu.kernels import Kernel, Launch, Step, int32
 from probes.gpu.memory import Buffer
 from probes.gpu.timing import Arm, Output
 
-STAMP = 2
-"""The kernels' flag that makes them record when they started and ended."""
+NO_PREFERENCE, ALL_SHARED = -1, 100
+"""Per cent of an SM's L1 that a kernel wants as shared memory."""
 
 REPLAYS = 200
 """Replays of an arm's graph that must all give the eager launches' words, as recorded."""
@@ -41,6 +42,19 @@ class Chain:
     rotation_bytes: int | None = None
     results: list[Buffer] = field(default_factory=list)
     """Where the result lies after each copy, if not always in the output's buffer."""
+    reads: Chain | None = None
+    """A chain that only reads the same bytes."""
+    plain_steps: tuple[l2_chains.Step, ...] = ()
+    """The steps of plain launches, where they have a geometry of their own."""
+
+    def steps_of(self, arm: l2.Arm) -> tuple[l2_chains.Step, ...]:
+        """What an arm launches."""
+        return self.plain_steps if self.plain_steps and arm.kind == "plain" else self.steps
+
+    def config(self, step: l2_chains.Step, pdl: bool = False) -> LaunchConfig:
+        """The launch configuration of one step."""
+        smem = step.smem_bytes or self.smem.get(step.kernel, 0)
+        return LaunchConfig(step.grid, step.block, smem, pdl)
 
     def result(self, copies: int) -> Buffer:
         """The buffer that holds the result once the first `copies` copies were run."""
@@ -48,15 +62,15 @@ class Chain:
 
     def launches(self, arm: l2.Arm, stamps: int = 0, copies: int | None = None) -> list[Step]:
         """The arm's launches, a Step per copy; `stamps`: address of two 64-bit words per launch, 0: none."""
-        pdl, flags = l2.dispatch(arm), l2.flags(arm) | (STAMP if stamps else 0)
+        pdl, stamp = l2.dispatch(arm), l2_chains.STAMP if stamps else 0
         out, k = [], 0
         for addresses in self.copies[:copies]:
             chain = []
-            for step in self.steps:
+            for step in self.steps_of(arm):
                 args = [_argument(a, addresses) for a in step.args]
-                tail = (int32(flags), stamps + 16 * k if stamps else 0)
-                config = LaunchConfig(step.grid, step.block, self.smem.get(step.kernel, 0), pdl)
-                chain.append(Launch(self.kernels[step.entry_point(arm.kind)], config, (*args, *tail)))
+                end = (int32(step.flags(arm.trigger) | stamp), stamps + 16 * k if stamps else 0)
+                kernel = self.kernels[step.entry_point(arm.kind)]
+                chain.append(Launch(kernel, self.config(step, pdl), (*args, *end)))
                 k += 1
             out.append(Step(tuple(chain)))
         return out
@@ -64,8 +78,47 @@ class Chain:
 
 def _argument(value: str | int | float, addresses: dict[str, int]) -> Any:
     if isinstance(value, str):
-        return addresses[value]
+        return 0 if value == l2_chains.NULL else addresses[value]
     return ctypes.c_float(value) if isinstance(value, float) else int32(value)
+
+
+def make_room(bench: Bench, chain: Chain, stack: ExitStack) -> None:
+    """Give the kernels of a ring chain all shared memory, until the stack closes.
+
+    An SM splits its L1 anew only when it is empty: a kernel with another split could not start beside a ring.
+    So every kernel of the chain asks for the same one, in every arm. Raises Unavailable where not even one
+    launch fits on the SMs at once.
+    """
+    for step in dict.fromkeys([*chain.steps, *chain.plain_steps]):
+        for kind in ("plain", "entry", "late"):
+            kernel = chain.kernels[step.entry_point(kind)]
+            kernel.prefer_smem(ALL_SHARED)
+            stack.callback(kernel.prefer_smem, NO_PREFERENCE)
+            if not step.smem_bytes:
+                continue
+            kernel.allow_smem(bench.gpu.facts.smem_per_block_max_bytes - kernel.resources.smem_bytes)
+            fit = kernel.blocks_per_sm(step.block, step.smem_bytes)
+            if fit * bench.gpu.facts.sms < step.grid:
+                raise Unavailable(f"{step.grid} blocks of {kernel.name}, of which {fit} fit on an SM")
+
+
+def arms_of(found: Sequence[Chain], chosen: Sequence[l2.Arm]) -> list[tuple[Spec, Arm]]:
+    """Every arm of every backend's chain, in the report's order; then the chains that only read."""
+    out = [arm_of(chain, a, a.name) for chain in found for a in chosen]
+    reads = [chain.reads for chain in found if chain.reads]
+    return [*out, *(arm_of(chain, l2.arm(of), name) for chain in reads for name, of in l2.READS.items())]
+
+
+def arm_of(chain: Chain, a: l2.Arm, name: str) -> tuple[Spec, Arm]:
+    """A chain launched as one arm, under a name of its own."""
+    step = chain.steps_of(a)[0]
+    spec = Spec(
+        chain.case.id, name, chain.backend, chain.kernels[step.entry_point(a.kind)], chain.config(step),
+        content_bytes=chain.content_bytes, traffic_bytes=chain.content_bytes,
+        rotation_bytes=chain.rotation_bytes,
+        same_bytes="" if not chain.reads else "read_chain_pdl" if a.pdl else "read_chain",
+    )  # fmt: skip
+    return spec, ChainArm(spec.name, chain.launches(a), chain.output, graph=a.graph)
 
 
 class Eager(Graph):

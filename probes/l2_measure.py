@@ -1,4 +1,4 @@
-"""L2 on a GPU: buffers of the four chains, every arm checked, proven and timed together."""
+"""L2 on a GPU: every chain made, its arms checked, proven and timed together; then the sweeps."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from probes import l2, l2_chains
+from probes import l2, l2_chains, l2_ring_sweep, l2_sweep
 from probes.bench import BACKENDS, Bench, Spec, resource_row
 from probes.core.coresident import beside, last_wave
 from probes.core.rows import Row
-from probes.core.types import LaunchConfig, Unavailable
-from probes.gpu.timing import Arm, Output
-from probes.l2_buffers import SYNTHETIC, Kernels, Weights, decode_chains
-from probes.l2_launch import Chain, ChainArm, machine_code, overlap, stable
+from probes.core.types import Unavailable
+from probes.gpu.timing import Output
+from probes.l2_buffers import Kernels
+from probes.l2_launch import Chain, ChainArm, arms_of, machine_code, overlap, stable
+from probes.l2_make import Chains
+from probes.l2_ring import told
 
 SAFE_COPIES = 2
 """Copies (or layers) in the graph that is replayed 200 times."""
@@ -31,21 +33,23 @@ def measure(bench: Bench, args: argparse.Namespace) -> Iterator[list[Row]]:
             yield _refused(bench, args, case, f"{l2.NEEDS}, this GPU is {bench.gpu.facts.arch}")
         return
     kernels = load_kernels(bench, args)
-    with ExitStack() as layers:
-        weights: Weights | None = None
+    with ExitStack() as keep:
+        made = Chains(bench, args, kernels, keep)
         for case in cases:
             with ExitStack() as stack:
-                if case.id == "decode13":
-                    weights = weights or Weights.make(bench, layers)
-                    found = decode_chains(bench, args, case, kernels, weights, stack)
-                else:
-                    found = SYNTHETIC[case.id](bench, args, case, kernels, stack)
+                try:
+                    found = made.of(case, stack)
+                except Unavailable as error:
+                    if case.id not in l2.RING:
+                        raise
+                    yield _refused(bench, args, case, str(error))
+                    continue
                 rows = run_case(bench, args, case, found)
             yield rows
-    if args.sweep:
-        from probes import l2_sweep
-
-        yield from l2_sweep.measure(bench, args, kernels)
+        if args.sweep and any(case.id == "compute24" for case in cases):
+            yield from l2_sweep.measure(bench, kernels)
+        if args.sweep:
+            yield from l2_ring_sweep.measure(made, [case for case in cases if case.id in l2.RING])
 
 
 def _refused(bench: Bench, args: argparse.Namespace, case: l2.Case, why: str) -> list[Row]:
@@ -56,7 +60,7 @@ def _refused(bench: Bench, args: argparse.Namespace, case: l2.Case, why: str) ->
         )
         for backend in BACKENDS
         if not args.backend or backend in args.backend
-        for a in l2.arms(args)
+        for a in l2.arms(args, case.id)
     ]  # fmt: skip
 
 
@@ -75,28 +79,10 @@ def load_kernels(bench: Bench, args: argparse.Namespace) -> Kernels:
     return out
 
 
-def arms_of(
-    bench: Bench, args: argparse.Namespace, found: list[Chain], chosen: list[l2.Arm]
-) -> list[tuple[Spec, Arm]]:
-    """Every arm of every backend, in the report's order."""
-    out: list[tuple[Spec, Arm]] = []
-    for chain in found:
-        step = chain.steps[0]
-        for a in chosen:
-            kernel = chain.kernels[step.entry_point(a.kind)]
-            config = LaunchConfig(step.grid, step.block, chain.smem.get(step.kernel, 0))
-            spec = Spec(
-                chain.case.id, a.name, chain.backend, kernel, config, content_bytes=chain.content_bytes,
-                traffic_bytes=chain.content_bytes, rotation_bytes=chain.rotation_bytes,
-            )  # fmt: skip
-            out.append((spec, ChainArm(spec.name, chain.launches(a), chain.output, graph=a.graph)))
-    return out
-
-
 def run_case(bench: Bench, args: argparse.Namespace, case: l2.Case, found: list[Chain]) -> list[Row]:
     """Proofs, then times of every arm; then a row for each kernel of the chain."""
-    chosen = l2.arms(args)
-    arms = arms_of(bench, args, found, chosen)
+    chosen = l2.arms(args, case.id)
+    arms = arms_of(found, chosen)
     proofs = {
         f"{a.name}/{chain.backend}": _proofs(bench, chain, a)
         for chain in found
@@ -113,6 +99,9 @@ def run_case(bench: Bench, args: argparse.Namespace, case: l2.Case, found: list[
         if case.id == "empty" and row.samples_s and not row.variant.startswith("read_"):
             row.bitwise = None  # an empty kernel writes nothing that could be right or wrong
         if not isinstance(arm, ChainArm):
+            continue
+        if spec.variant in l2.READS:
+            row.event_loop_time_s = None
             continue
         _describe(row, arm, proofs.get(spec.name), plain.get(row.backend), steps[row.backend])
     for chain in found:
@@ -172,14 +161,14 @@ def kernel_rows(bench: Bench, chain: Chain) -> list[Row]:
         steps = steps[:1]
     for k, step in enumerate(steps):
         kernel = chain.kernels[step.entry_point("plain")]
-        config = LaunchConfig(step.grid, step.block, chain.smem.get(step.kernel, 0))
+        config = chain.config(step)
         row = resource_row(
             "l2", Spec(chain.case.id, f"kernel_{step.name}", chain.backend, kernel, config), bench.gpu
         )
         row.kv, row.content_bytes, row.grid = chain.case.kv, step.weight_bytes or None, step.grid
         before = steps[k - 1]
         there = chain.kernels[before.entry_point("plain")]
-        there_config = LaunchConfig(before.grid, before.block, chain.smem.get(before.kernel, 0))
+        there_config = chain.config(before)
         alone = there.blocks_per_sm(before.block, there_config.smem_bytes)
         last = last_wave(before.grid, facts.sms, max(1, alone))
         fits = beside((there.resources, there_config), last, (kernel.resources, config), facts)
@@ -187,6 +176,8 @@ def kernel_rows(bench: Bench, chain: Chain) -> list[Row]:
         late = chain.kernels[step.entry_point("late")].resources.registers
         if late != kernel.resources.registers:
             row.notes.append(f"late kind: {late} registers")
+        if step.smem_bytes:
+            row.notes.append(told(step))
         rows.append(row)
     return rows
 

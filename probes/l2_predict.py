@@ -11,7 +11,7 @@ import argparse
 import math
 from collections.abc import Iterator, Sequence
 
-from probes import l2, l2_chains
+from probes import l2, l2_chains, l2_ring
 from probes.core import chains, recorded
 from probes.core import predict as roofline
 from probes.core.coresident import beside, last_wave
@@ -25,7 +25,7 @@ IMADS_PER_CYCLE = 64
 """Integer multiply-adds that an SM does per cycle, sm_80 to sm_121."""
 
 IN_FLIGHT = {"stream": 64.0, "q4k": 48.0, "q6k": 68.0, "attention_split": 8.0}
-"""Bytes that a thread of a kernel has asked for at a time."""
+"""Bytes that a thread of a kernel has asked for at a time; a ring's are what its stages hold."""
 
 
 def predict(facts: DeviceFacts, args: argparse.Namespace) -> Iterator[list[Row]]:
@@ -39,7 +39,12 @@ def predict(facts: DeviceFacts, args: argparse.Namespace) -> Iterator[list[Row]]
 
 
 def steps_of(case: l2.Case, facts: DeviceFacts, resources: Resources | None) -> tuple[l2_chains.Step, ...]:
-    """A case's launches on a device; `resources` are compute24's kernel's, for its grid."""
+    """A case's launches on a device; `resources` are compute24's kernel's, for its grid.
+
+    Raises Unavailable where a ring does not fit on the device.
+    """
+    if case.id in l2.RING:
+        return l2_ring.steps(case, facts)
     if case.id == "decode13":
         assert case.kv, "decode13 has a KV length"
         return l2_chains.decode_steps(case.kv)
@@ -63,31 +68,36 @@ def _chain(facts: DeviceFacts, args: argparse.Namespace, case: l2.Case, backend:
         out.skipped = f"{l2.NEEDS}, {facts.slug} is {facts.arch}"
         return [out]
     try:
+        grid = recorded.recorded_resources(backend, "l2_compute_plain", facts.arch)
+        steps = steps_of(case, facts, grid)
         known = {
-            name: recorded.recorded_resources(backend, name, facts.arch) for name in l2_chains.kernel_names()
+            name: recorded.recorded_resources(backend, name, facts.arch)
+            for name in dict.fromkeys(s.entry_point("plain") for s in steps)
         }
     except Unavailable as error:
         out = row(l2.BASELINE)
         out.skipped = str(error)
         return [out]
-    steps = steps_of(case, facts, known["l2_compute_plain"])
     rows = [_kernel_row(row(f"kernel_{s.name}"), s, before, known, facts) for s, before in _interfaces(steps)]
     body = sum(_body(s, known[s.entry_point("plain")], facts) for s in steps)
     content = sum(s.weight_bytes for s in steps)
     gap = facts.launch_s
     if gap is None:
         return rows
+    late = (
+        content / facts.ceiling_bps or body or gap,
+        "at best: DRAM never rests" if content else "at best: no gap is left",
+    )
     times = {
         "plain": (body + len(steps) * gap, f"a launch gap of {gap * 1e6:.1f} us each"),
         "pdl_entry": (body or gap, "at best: no gap is left"),
-        "pdl_late": (
-            content / facts.ceiling_bps or body or gap,
-            "at best: DRAM never rests" if content else "at best: no gap is left",
-        ),
+        "pdl_late": late,
+        "pdl_late_tail": late,
     }
     out_rows: list[Row] = []
+    asked = {a.name for a in l2.arms(args, case.id)}
     for name, (time_s, note) in times.items():
-        if args.arm and name not in args.arm and name != l2.BASELINE:
+        if name not in asked:
             continue
         r = row(name)
         r.time_s, r.content_bytes = time_s, content or None
@@ -113,24 +123,31 @@ def _interfaces(
 def _kernel_row(
     row: Row, step: l2_chains.Step, before: l2_chains.Step, known: dict[str, Resources], facts: DeviceFacts
 ) -> Row:
-    res, config = known[step.entry_point("plain")], LaunchConfig(step.grid, step.block)
-    limits = occupancy(res, step.block, 0, facts)
-    row.registers, row.smem_bytes, row.spill_bytes = res.registers, res.smem_bytes, res.spill_bytes
+    res, config = known[step.entry_point("plain")], _config(step)
+    limits = occupancy(res, step.block, step.smem_bytes, facts)
+    row.registers, row.spill_bytes = res.registers, res.spill_bytes
+    row.smem_bytes = res.smem_bytes + step.smem_bytes
     row.blocks_per_sm, row.limiter, row.grid = limits.blocks_per_sm, limits.limiter, step.grid
     row.waves = waves(step.grid, facts.sms, limits.blocks_per_sm)
     row.tail_fraction = tail_fraction(row.waves)
     row.content_bytes = step.weight_bytes or None
-    there = known[before.entry_point("plain")], LaunchConfig(before.grid, before.block)
-    alone = occupancy(there[0], before.block, 0, facts).blocks_per_sm
+    there = known[before.entry_point("plain")], _config(before)
+    alone = occupancy(there[0], before.block, before.smem_bytes, facts).blocks_per_sm
     last = last_wave(before.grid, facts.sms, alone)
     fits = beside(there, last, (res, config), facts)
     row.notes.append(f"beside {before.name}'s last wave ({last} blocks/SM at most): {fits} blocks/SM")
+    if step.smem_bytes:
+        row.notes.append(l2_ring.told(step))
     return row
+
+
+def _config(step: l2_chains.Step) -> LaunchConfig:
+    return LaunchConfig(step.grid, step.block, step.smem_bytes)
 
 
 def _body(step: l2_chains.Step, res: Resources, facts: DeviceFacts) -> float:
     """Seconds of one kernel without its launch; 0 where neither bytes nor multiply-adds are counted."""
-    config = LaunchConfig(step.grid, step.block)
+    config = _config(step)
     if step.kernel in ("compute", "wide") and facts.sm_clock_hz:
         words = chains.CONSTANTS.wide if step.kernel == "wide" else chains.CONSTANTS.narrow
         iters = int(step.args[-1])
@@ -140,7 +157,8 @@ def _body(step: l2_chains.Step, res: Resources, facts: DeviceFacts) -> float:
     if not step.weight_bytes:
         return 0.0
     work = Work(step.weight_bytes, step.weight_bytes)
-    found = roofline.predict(work, res, config, facts, IN_FLIGHT[step.kernel], step.weight_bytes)
+    flying = step.smem_bytes / step.block if step.smem_bytes else IN_FLIGHT[step.kernel]
+    found = roofline.predict(work, res, config, facts, flying, step.weight_bytes)
     return found.time_s - found.terms.get("launch", 0.0)
 
 

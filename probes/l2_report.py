@@ -1,157 +1,18 @@
-"""L2's verdicts out of samples, and the report's own blocks: per launch, what wins, when the tax wins."""
+"""L2's report: per launch, what wins, how near the ring chains come to a plain read, the gap, the sweeps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from probes import l2
+from probes import l2, l2_limit, l2_ring_sweep
 from probes.core import recorded, report, stats, verdict
 from probes.core.chains import CHAIN
 from probes.core.rows import Row
-from probes.core.types import Backend
-from probes.core.verdict import Verdict
+from probes.l2_judge import find, floor_of, interval, judge
 from probes.l2_predict import BACKENDS, predict
 
 __all__ = ["judge", "plots", "predict", "readme", "sections"]
-
-EARLIER_S = 50e-9
-"""A start this much earlier than in the plain graph is no accident of the timer."""
-
-LAUNCHES = {"decode13": 13}
-
-
-def launches(case: str) -> int:
-    """Launches of one chain."""
-    return LAUNCHES.get(case, CHAIN)
-
-
-def _find(rows: Sequence[Row], group: str, variant: str, backend: str) -> Row | None:
-    return next(
-        (r for r in rows if (r.group, r.variant, r.backend) == (group, variant, backend) and r.samples_s),
-        None,
-    )
-
-
-def _times(row: Row) -> stats.F64:
-    return stats.arm(row.samples_s, row.processes or 1)
-
-
-def _interval(a: Row, b: Row, seed: int) -> stats.Interval:
-    ratios = stats.paired_ratios(_times(a), _times(b))
-    if ratios.shape[0] > 1:
-        return stats.interval_processes(list(ratios), seed)
-    return stats.interval(ratios[0], seed)
-
-
-def floor_of(rows: Sequence[Row], group: str, backend: str, seed: int) -> float | None:
-    """The A/A noise floor of one chain: every pair of the plain arm's repetitions."""
-    same = [r for name in l2.AA if (r := _find(rows, group, name, backend))]
-    pairs = [_interval(b, a, seed) for k, a in enumerate(same) for b in same[k + 1 :]]
-    return stats.floor_of(pairs) if pairs else None
-
-
-def blocked(row: Row, plain: Row) -> str | None:
-    """The proof that an arm lacks, None where all are there. Without an overlap nothing is decided."""
-    for note in row.notes:
-        if note.startswith(l2.MISSING):
-            return note
-    if any(note.startswith("hot") for note in row.notes):
-        return "the weights were not cold"
-    if row.overlap_s is None:
-        return "no overlap was looked for"
-    if row.overlap_s > 0:
-        return None
-    told = f"no overlap seen: launches start {-row.overlap_s * 1e6:.2f} us after their predecessor's end"
-    if plain.overlap_s is not None and row.overlap_s - plain.overlap_s >= EARLIER_S:
-        # a wait without a trigger can do no more than close the gap; the speed gained is shown all the same
-        return f"{told}, {(row.overlap_s - plain.overlap_s) * 1e6:.2f} us earlier than in the plain graph"
-    return f"{told}, no earlier than in the plain graph"
-
-
-def _one(rows: Sequence[Row], kv: int, arm: str, backend: str, seed: int) -> tuple[Verdict, Row] | None:
-    """One arm at one KV length: its verdict, and a row with the figures behind it."""
-    group = f"decode13@{kv}"
-    a, plain = _find(rows, group, arm, backend), _find(rows, group, l2.BASELINE, backend)
-    floor = floor_of(rows, group, backend, seed)
-    if a is None or plain is None or floor is None:
-        return None
-    found = _interval(a, plain, seed)
-    decided = verdict.judge_ratio(
-        found.ratio, found.low, found.high, floor, verdict.bar("l2.pdl"), blocked(a, plain)
-    )
-    row = Row(
-        probe="l2", case="decode13", variant=arm, backend=a.backend, source="measured", device=a.device,
-        ratio_to_baseline=found.ratio, ratio_low=found.low, ratio_high=found.high, noise_floor=floor,
-        overlap_s=a.overlap_s,
-    )  # fmt: skip
-    return decided, row
-
-
-def judge(rows: Sequence[Row], seed: int) -> list[Row]:
-    """Verdict rows: each arm on decode13, at both KV lengths together; the recorded arm first.
-
-    Pure: the same rows and seed give the same verdicts. A row's ratio is that of the KV length where the arm
-    does worse.
-    """
-    measured = [r for r in rows if r.source == "measured" and not r.verdict]
-    out: list[Row] = []
-    for arm in l2.JUDGED:
-        for backend in BACKENDS:
-            out += _judge_arm(measured, arm, backend, seed)
-    return out
-
-
-def _judge_arm(rows: Sequence[Row], arm: str, backend: Backend, seed: int) -> list[Row]:
-    parts: list[tuple[str, Verdict]] = []
-    figures: list[Row] = []
-    for kv in l2.KVS:
-        found = _one(rows, kv, arm, backend, seed)
-        if found is None:
-            parts.append((f"KV {kv}", Verdict("INCONCLUSIVE", "not measured")))
-        else:
-            parts.append((f"KV {kv}", found[0]))
-            figures.append(found[1])
-    if not figures:
-        return []
-    decided = verdict.all_of(parts)
-    row = max(figures, key=lambda r: r.ratio_to_baseline or 0.0)
-    said = recorded.figure("l2", "decode13", arm, "verdict")
-    word = str(said.value) if said else None
-    row.verdict, row.recorded, row.agrees = decided.verdict, word, verdict.agree(decided.verdict, word)
-    row.noise_floor = max(r.noise_floor or 0.0 for r in figures)
-    row.reason = ". ".join([decided.reason, *_mechanism(rows, arm, backend, seed)])
-    return [row]
-
-
-def _mechanism(rows: Sequence[Row], arm: str, backend: str, seed: int) -> list[str]:
-    """What lies behind an arm's figure: when launches started, and the same kernels without the attribute."""
-    out = []
-    for kv in l2.KVS:
-        group = f"decode13@{kv}"
-        a, plain = _find(rows, group, arm, backend), _find(rows, group, l2.BASELINE, backend)
-        if a is None or plain is None:
-            continue
-        if a.overlap_s is not None and plain.overlap_s is not None:
-            out.append(
-                f"KV {kv}: launches start {_when(a.overlap_s)}, {_when(plain.overlap_s)} in the plain graph"
-            )
-        off = _find(rows, group, f"{arm.removesuffix('_trigger')}_off", backend)
-        if off:
-            found = _interval(a, off, seed)
-            out.append(
-                f"KV {kv}: against such kernels under PROBES_PDL=0, time ratio "
-                f"{report.format_ratio(found.ratio, found.low, found.high)}"
-            )
-    return out
-
-
-def _when(overlap_s: float) -> str:
-    side = "before" if overlap_s > 0 else "after"
-    return f"{abs(overlap_s) * 1e6:.2f} us {side} their predecessor's end"
-
-
-# The report's own blocks
 
 
 def _groups(rows: Sequence[Row]) -> list[str]:
@@ -180,13 +41,35 @@ def sections(rows: Sequence[Row], markdown: bool) -> list[str]:
         ]  # fmt: skip
         table = report.table(heads, lines, markdown, left=["case", "arm", "backend"])
         out += [f"{title}Per launch\n\n{table}", f"{title}What beats the plain graph\n\n{_winners(measured)}"]
+    out += l2_limit.section(measured, title, markdown)
+    beside = _beside(measured, markdown)
+    if beside:
+        out.append(f"{title}What the same arms do to compute24\n\n{beside}")
     gap = _gap(measured)
     if gap:
         out.append(f"{title}The launch gap\n\n{gap}")
-    sweep = [r for r in measured if r.case.startswith(report.SWEEP) and r.samples_s]
+    rings = [r for r in measured if r.case.startswith(l2_ring_sweep.CASE)]
+    sweep = [r for r in measured if r.case.startswith(report.SWEEP) and r not in rings and r.samples_s]
     if sweep:
         out.append(f"{title}compute24 swept\n\n{sweep_text(sweep, markdown)}")
+    if rings:
+        out.append(l2_ring_sweep.section(rings, markdown))
     return out
+
+
+def _beside(rows: Sequence[Row], markdown: bool) -> str:
+    """The ring chains' arms on a chain that no memory bounds, '' where either was not measured."""
+    if not any(r.case in l2.RING and r.samples_s for r in rows):
+        return ""
+    lines = []
+    for name in l2.JUDGED:
+        for backend in BACKENDS:
+            if row := find(rows, "compute24", name, backend):
+                floor = floor_of(rows, "compute24", backend, 0)
+                cells = [report.format_percent(floor, 2), report.format_time(row.overlap_s)]
+                lines.append([name, backend, _gain(row), *cells])
+    heads = ["arm", "backend", "speedup [low, high]", "floor", "start to predecessor's end"]
+    return report.table(heads, lines, markdown, left=heads[:2]) if lines else ""
 
 
 def _is_arm(row: Row, group: str) -> bool:
@@ -194,7 +77,7 @@ def _is_arm(row: Row, group: str) -> bool:
 
 
 def _launch_line(rows: Sequence[Row], row: Row) -> list[str]:
-    n = launches(row.case)
+    n = l2.launches(row.case)
     said = recorded.figure("l2", row.case, row.variant, "time_change")
     floor = floor_of(rows, row.group, row.backend, 0)
     return [
@@ -209,13 +92,13 @@ def _winners(rows: Sequence[Row]) -> str:
     out = []
     for group in _groups(rows):
         for backend in BACKENDS:
-            floor, plain = floor_of(rows, group, backend, 0), _find(rows, group, l2.BASELINE, backend)
+            floor, plain = floor_of(rows, group, backend, 0), find(rows, group, l2.BASELINE, backend)
             if floor is None or plain is None:
                 continue
             faster: list[str] = []
             slower: list[str] = []
             for name in l2.JUDGED:
-                row = _find(rows, group, name, backend)
+                row = find(rows, group, name, backend)
                 if row is None or row.ratio_to_baseline is None or row.ratio_low is None:
                     continue
                 found = stats.Interval(row.ratio_to_baseline, row.ratio_low, row.ratio_high or 0.0)
@@ -236,12 +119,12 @@ def _gap(rows: Sequence[Row]) -> str:
         for c, m in (("empty", "gap_per_launch_s"), ("decode13", "gap_per_step_s"))
     ]
     for backend in BACKENDS:
-        plain = _find(rows, "empty", l2.BASELINE, backend)
+        plain = find(rows, "empty", l2.BASELINE, backend)
         if plain is None or plain.time_s is None:
             continue
         each = plain.time_s / CHAIN
         best = min(
-            (r.time_s for n in l2.JUDGED if (r := _find(rows, "empty", n, backend)) and r.time_s),
+            (r.time_s for n in l2.JUDGED if (r := find(rows, "empty", n, backend)) and r.time_s),
             default=None,
         )
         line = f"- {backend}: {report.format_time(each)} per empty launch in a graph"
@@ -266,9 +149,9 @@ def sweep_points(rows: Sequence[Row]) -> list[tuple[Row, float, stats.Interval]]
     out = []
     for row in rows:
         if row.variant in l2.JUDGED and row.ratio_low is not None and row.ratio_to_baseline is not None:
-            same = [_find(rows, row.group, n, row.backend) for n in l2.SWEEP_ARMS[:2]]
+            same = [find(rows, row.group, n, row.backend) for n in l2.SWEEP_ARMS[:2]]
             if same[0] and same[1]:
-                floor = stats.floor_of([_interval(same[1], same[0], 0)])
+                floor = stats.floor_of([interval(same[1], same[0], 0)])
                 found = stats.Interval(row.ratio_to_baseline, row.ratio_low, row.ratio_high or 0.0)
                 out.append((row, floor, found))
     return out
@@ -327,11 +210,20 @@ def plots(rows: Sequence[Row], path: Path) -> list[str]:
 
 
 def readme(rows: Sequence[Row]) -> str:
-    """The README's block: each arm's speedup on each chain, C++."""
-    groups = _groups(rows)
+    """The README's block: each arm's speedup on each chain, C++; the ring chains in a table of their own."""
+    groups = _groups([r for r in rows if r.source == "measured" and not r.verdict])
+    rings = [g for g in groups if g.partition("@")[0] in l2.RING]
+    parts = [_speedups(rows, [g for g in groups if g not in rings])]
+    if rings:
+        parts += ["Chains of ring kernels:", _speedups(rows, rings), *l2_limit.section(rows, "### ", True)]
+    judged = [r for r in rows if r.verdict]  # the reasons stand in the report itself
+    return "\n\n".join([*parts, report.rows_table(judged, report.VERDICT_COLUMNS, True)])
+
+
+def _speedups(rows: Sequence[Row], groups: Sequence[str]) -> str:
     lines = []
     for name in l2.JUDGED:
-        cells = [_find(rows, g, name, "cu") for g in groups]
-        lines.append([name, *(_gain(r) if r else "" for r in cells)])
-    table = report.table(["arm", *groups], lines, True, left=["arm"])
-    return f"{table}\n\n{report.verdict_table(rows, True)}"
+        cells = [find(rows, g, name, "cu") for g in groups]
+        if any(cells):
+            lines.append([name, *(_gain(r) if r else "" for r in cells)])
+    return report.table(["arm", *groups], lines, True, left=["arm"])

@@ -7,7 +7,6 @@ that works (C++ unless --backend says otherwise).
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,11 +15,10 @@ from probes import l2, l2_chains
 from probes.bench import Bench, cap_smem
 from probes.core.rows import Row
 from probes.l2_buffers import Kernels, compute_chain
-from probes.l2_launch import ChainArm
-from probes.l2_measure import arms_of
+from probes.l2_launch import ChainArm, arms_of
 
 
-def measure(bench: Bench, args: argparse.Namespace, kernels: Kernels) -> Iterator[list[Row]]:
+def measure(bench: Bench, kernels: Kernels) -> Iterator[list[Row]]:
     """Rows of one point after the other. A point whose blocks/SM cannot be reached is left out."""
     backend = next(iter(kernels))
     mine = kernels[backend]
@@ -42,7 +40,7 @@ def measure(bench: Bench, args: argparse.Namespace, kernels: Kernels) -> Iterato
                 case = l2.Case(f"sweep_{kernel}_b{blocks}_w{waves:g}")
                 with ExitStack() as stack:
                     chain = compute_chain(quick, case, backend, mine, kernel, waves, smem, stack)
-                    arms = arms_of(quick, args, [chain], chosen)
+                    arms = arms_of([chain], chosen)
                     rows = quick.measure("l2", arms, {backend: f"{l2.BASELINE}/{backend}"}, case.id)
                 plain = rows[0].time_s
                 for (_, arm), row in zip(arms, rows, strict=True):

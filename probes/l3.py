@@ -1,7 +1,8 @@
 """L3: does fusing gate + up + SwiGLU + quantise pay, or do the waves eat it?
 
-    python -m probes.l3                    the pair, form_a, form_b, form_b_staged; predicted without a GPU
+    python -m probes.l3                    the pair and every fused form; predicted without a GPU
     python -m probes.l3 --sweep            form_b's grid from 0.25 to 4 waves: the loss taken apart
+    python -m probes.l3 --geometries       the ring kernels in many geometries, for the tuning table
     python -m probes.l3 --sms 48           the same inside a 48-SM partition; with --blocks-per-sm 6 the
                                            recorded geometry: 432 blocks in 1.50 waves
     python -m probes.l3 --match-waves 1.5  the whole chip, nf chosen so that form_b runs in 1.5 waves
@@ -9,6 +10,8 @@
 The record (GB10): form_b loses by 28.2 %, and the waves are blamed for half of it. Decided by the time of
 a form against the pair's, cold, against the bar `l3.fused` of core/bars.toml (faster at all). Content bytes
 are 144 per q4_K super-block; waves are grid / (SMs x blocks per SM) of the kernel that reads the weights.
+Past the record: form_c, a fusion by rows in a persistent grid, against pair_ring, the pair with the same
+matrix kernel, by the bar `l3.row_grained`.
 """
 
 from __future__ import annotations
@@ -39,10 +42,25 @@ class Variant:
     reader: str
     finisher: str
     rows_per_block: int
-    """Weight rows that one thread block of the reader sums."""
+    """Weight rows that one thread block of the reader sums; 0 for a ring, whose grid is l3_launch's."""
+
+    @property
+    def ring(self) -> bool:
+        """Whether the reader is a persistent grid with bulk copies."""
+        return not self.rows_per_block
+
+    @property
+    def traced(self) -> str:
+        """The reader's twin that tells each block's SM; '' for a ring, whose blocks are equal anyway."""
+        return "" if self.ring else f"{self.reader}_traced"
+
+    @property
+    def sums_alone(self) -> bool:
+        """Whether the reader gives each row's own sum, and SwiGLU is the finisher's."""
+        return self.finisher == "l3_swiglu_quant"
 
     def grid(self, nf: int) -> int:
-        """Thread blocks of the reader."""
+        """Thread blocks of a reader that is no ring."""
         return 2 * nf // self.rows_per_block
 
 
@@ -51,21 +69,40 @@ VARIANTS: tuple[Variant, ...] = (
     Variant("form_a", "l3_form_a", "l3_quant", 2),
     Variant("form_b", "l3_form_b", "", 2 * GROUP),
     Variant("form_b_staged", "l3_form_b_staged", "", 2 * GROUP),
+    Variant("pair_ring", "l3_matmul_ring", "l3_swiglu_quant", 0),
+    Variant("form_c", "l3_form_c", "", 0),
 )
-BASELINE = "pair"
-AA: dict[str, str] = {"pair_aa": "pair", "form_b_aa": "form_b"}
+BASELINE, RING_BASELINE = "pair", "pair_ring"
+AA: dict[str, str] = {"pair_aa": BASELINE, "form_b_aa": "form_b", "pair_ring_aa": RING_BASELINE}
 """Variants a second time, as arms of their own: what no lever at all looks like."""
 
-JUDGED = ("form_b", "form_b_staged", "form_a")
-"""Forms held against the pair; the recorded one first."""
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Forms that one bar holds against one baseline, with A/A arms of its own; a recorded form first."""
+
+    bar: str
+    baseline: str
+    forms: tuple[str, ...]
+    aas: tuple[str, ...]
+
+
+CONTESTS: tuple[Contest, ...] = (
+    Contest("l3.fused", BASELINE, ("form_b", "form_b_staged", "form_a"), ("pair_aa", "form_b_aa")),
+    Contest("l3.row_grained", RING_BASELINE, ("form_c",), ("pair_ring_aa",)),
+)
 
 BOUNDS_RECORDED = (6,)
 """Blocks per SM for which kernel resources are recorded too, under names such as l3_form_b@6."""
 
 KERNELS: tuple[str, ...] = tuple(
-    dict.fromkeys(k for v in VARIANTS for k in (v.reader, f"{v.reader}_traced", v.finisher) if k)
+    dict.fromkeys(k for v in VARIANTS for k in (v.reader, v.traced, v.finisher) if k)
 )
-FORMS = ("matmul", "form_a", "form_b", "form_b_staged")
+FORMS = ("matmul", "form_a", "form_b", "form_b_staged", "ring", "form_c")
+"""Launch bounds that these kernels have."""
+
+SWEEP_FILE = "geometries"
+"""How the report of --geometries ends its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +141,15 @@ def variant(name: str) -> Variant:
     return next(v for v in VARIANTS if v.name == AA.get(name, name))
 
 
+def wanted(args: argparse.Namespace) -> list[Variant]:
+    """Variants that the flags ask for, and the baselines that they are held against."""
+    kept = {*(args.variant or [v.name for v in VARIANTS]), BASELINE}
+    kept |= {c.baseline for c in CONTESTS if kept & {*c.forms}}
+    return [v for v in VARIANTS if v.name in kept]
+
+
 def config(v: Variant, nf: int, smem_bytes: int = 0) -> LaunchConfig:
-    """Geometry of the kernel that reads the weights."""
+    """Geometry of the kernel that reads the weights, where it is no ring."""
     return LaunchConfig(v.grid(nf), THREADS, smem_bytes)
 
 
@@ -134,6 +178,8 @@ def check_flags(args: argparse.Namespace) -> None:
         raise BadInput("--gguf needs --tensors GATE UP, such as blk.0.ffn_gate.weight blk.0.ffn_up.weight")
     if args.gguf is not None and args.sweep:
         raise BadInput("--sweep makes rows of its own: it does not go with --gguf")
+    if args.geometries:
+        _check_geometries(args)
     for name in args.case or ():
         if given:
             raise BadInput(f"--case picks a built-in shape; it does not go with {given[0]}")
@@ -141,6 +187,22 @@ def check_flags(args: argparse.Namespace) -> None:
             raise BadInput(f"there is no case {name!r}; did you mean {', '.join(c.id for c in CASES)}?")
     if args.sms is not None and args.sms < 1:
         raise BadInput(f"--sms must be at least 1, got {args.sms}")
+
+
+def _check_geometries(args: argparse.Namespace) -> None:
+    """BadInput for what a sweep over the built-in shape's geometries does not go with."""
+    if args.variant and not all(v.ring for v in VARIANTS if v.name in args.variant):
+        raise BadInput(f"--geometries is of {' and '.join(v.name for v in VARIANTS if v.ring)}")
+    for flag, given in (
+        ("--nf", args.nf), ("--match-waves", args.match_waves), ("--gguf", args.gguf),
+        ("--sweep", args.sweep), ("--counters", args.counters), ("--blocks-per-sm", args.blocks_per_sm),
+        ("--processes", args.processes > 1),
+    ):  # fmt: skip
+        if given:
+            raise BadInput(
+                "--geometries measures the ring kernels on the built-in shape in one go: "
+                f"it does not go with {flag}"
+            )
 
 
 def cases(args: argparse.Namespace, sms: int, blocks: Mapping[Backend, int]) -> list[Case]:
@@ -179,7 +241,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument(
         "--variant", action="append", choices=[v.name for v in VARIANTS],
-        help="only this variant (repeatable); the pair stays as baseline",
+        help="only this variant (repeatable); its baselines stay",
     )  # fmt: skip
     parser.add_argument("--nf", type=int, metavar="N", help="gate rows instead of 13824: a multiple of 32")
     parser.add_argument(
@@ -189,6 +251,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sweep", action="store_true", help="sweep nf from 0.25 to 4 waves and take the loss apart"
     )
+    parser.add_argument(
+        "--geometries", action="store_true",
+        help="measure pair_ring and form_c in many geometries instead: what the tuning table should hold",
+    )  # fmt: skip
     parser.add_argument("--gguf", type=Path, metavar="FILE", help="measure a model file's own q4_K tensors")
     parser.set_defaults(child_flags=child_flags)
     parser.add_argument(
@@ -215,6 +281,7 @@ def stem(args: argparse.Namespace) -> str:
     parts += [f"{args.blocks_per_sm}blocks"] if args.blocks_per_sm else []
     parts += [f"waves{args.match_waves:g}"] if args.match_waves else []
     parts += [f"nf{args.nf}"] if args.nf else []
+    parts += [SWEEP_FILE] if args.geometries else []
     return "-".join(["l3", *parts])
 
 
@@ -224,14 +291,26 @@ def listing() -> list[str]:
     lines += [
         f"variant  {v.name:14} {' then '.join(k for k in (v.reader, v.finisher) if k)}" for v in VARIANTS
     ]
-    return [*lines, *(f"variant  {name:14} {of} again" for name, of in AA.items()), "bar      l3.fused"]
+    lines += [f"variant  {name:14} {of} again" for name, of in AA.items()]
+    return [*lines, *(f"bar      {c.bar}" for c in CONTESTS)]
 
 
 def digest() -> str:
-    """SHA-256 of what L3 measures: kernels of both backends, flags, launch tables."""
-    from probes import sources
+    """SHA-256 of what L3 measures on any device: kernels of both backends, flags, launch tables."""
+    return report_digest("l3", "")
 
-    launches = [(c.id, v.name, config(v, c.nf)) for c in CASES for v in VARIANTS]
+
+def report_digest(file: str, device: str) -> str:
+    """The same for one report: with the device's tuned geometries; of --geometries with its candidates."""
+    from probes import l3_launch, sources
+    from probes.core import tuning
+
+    if file.endswith(f"-{SWEEP_FILE}"):
+        swept = [(v.name, l3_launch.candidates(v)) for v in VARIANTS if v.ring]
+        return sources.digest("l3", swept, forms=FORMS)
+    launches: list[object] = [(c.id, v.name, config(v, c.nf)) for c in CASES for v in VARIANTS if not v.ring]
+    table = tuning.table(device)
+    launches += [(case, v, g) for case, rows in (table.l3 if table else {}).items() for v, g in rows.items()]
     return sources.digest("l3", launches, forms=FORMS)
 
 

@@ -1,51 +1,26 @@
-"""L3 on a GPU: one arm per variant and backend over gate and up weights, checked and timed; the sweep."""
+"""L3 on a GPU: one arm per variant and backend over gate and up weights, checked and timed; the sweeps."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import replace
 
 import numpy as np
 
-from probes import l3, l3_data, l3_waves
-from probes.bench import BACKENDS, Bench, Spec, bits, cap_smem, read_config, resource_row, seeded_rows
-from probes.core import checksum
+from probes import l3, l3_data, l3_geometries, l3_waves
+from probes.bench import BACKENDS, Bench, Spec, bits, cap_smem, resource_row
 from probes.core.rows import Row
-from probes.core.types import Backend, LaunchConfig, Unavailable, WrongResult
+from probes.core.types import Backend, Unavailable, WrongResult
 from probes.gpu import timing
-from probes.gpu.kernels import Kernel, Launch, Step, int32
+from probes.gpu.kernels import Kernel, Launch, int32
 from probes.gpu.memory import Buffer
 from probes.gpu.partition import partition
 from probes.gpu.timing import Arm, Output
-from probes.l3_data import U8, Wanted
+from probes.l3_arms import READ, Data, Kernels, arms_of, data_of, reads
 
-Kernels: TypeAlias = dict[Backend, dict[str, Kernel]]
-READ = "read_gate_up"
-"""The plain read that moves as many bytes as the weights hold."""
-
-
-@dataclass
-class Data:
-    """One case's weights on both sides, the activations, and what every kernel must return."""
-
-    case: l3.Case
-    raw: U8
-    weights: Buffer
-    x8: Buffer
-    copies: int
-    want: Wanted
-
-    @property
-    def nbe(self) -> int:
-        """Super-blocks per row."""
-        return self.case.shape.nbe
-
-    def copy(self, k: int) -> int:
-        """Device address of one copy of the weights."""
-        return self.weights.address + k * self.weights.pitch
+__all__ = ["READ", "Data", "Kernels", "arms_of", "data_of", "load_balance", "load_kernels", "measure"]
 
 
 def load_kernels(bench: Bench, args: argparse.Namespace) -> Kernels:
@@ -58,13 +33,15 @@ def load_kernels(bench: Bench, args: argparse.Namespace) -> Kernels:
             out[backend] = bench.kernels("l3", l3.KERNELS, backend, args.blocks_per_sm or 0)
         except Unavailable as error:
             bench.skipped[backend] = str(error)
+        if args.geometries and out:
+            break  # it needs one
     if not out:
         raise Unavailable("; ".join(bench.skipped.values()))
     return out
 
 
 def measure(bench: Bench, args: argparse.Namespace) -> Iterator[list[Row]]:
-    """Rows of one case after the other, then of the sweep's points."""
+    """Rows of one case after the other, then of the sweep's points; or those of --geometries."""
     l3.check_flags(args)
     kernels = load_kernels(bench, args)
     bench.clock()  # every kernel is bound before a partition's context is current
@@ -77,6 +54,9 @@ def measure(bench: Bench, args: argparse.Namespace) -> Iterator[list[Row]]:
             except Unavailable as error:
                 yield _no_partition(bench, args, kernels, str(error))
                 return
+        if args.geometries:
+            yield from l3_geometries.measure(bench, args, kernels)
+            return
         blocks = {b: k["l3_form_b"].blocks_per_sm(l3.THREADS) for b, k in kernels.items()}
         blocks = {b: min(n, args.blocks_per_sm or n) for b, n in blocks.items()}
         for case in l3.cases(args, bench.gpu.facts.sms, blocks):
@@ -94,138 +74,18 @@ def _no_partition(bench: Bench, args: argparse.Namespace, kernels: Kernels, why:
             device=bench.gpu.facts.slug, skipped=why,
         )
         for backend in kernels
-        for v in _wanted(args)
+        for v in l3.wanted(args)
     ]  # fmt: skip
-
-
-def _wanted(args: argparse.Namespace) -> list[l3.Variant]:
-    """Variants that the flags ask for; the pair is always among them."""
-    return [v for v in l3.VARIANTS if not args.variant or v.name in args.variant or v.name == l3.BASELINE]
-
-
-def data_of(
-    bench: Bench, args: argparse.Namespace, case: l3.Case, kernels: Kernels, stack: ExitStack
-) -> Data:
-    """Weights, activations and what they must give. Device memory is held by `stack`.
-
-    A seeded sample of at least 4096 rows is held to the oracle; the other rows are then those of the
-    first backend's matmul, which every arm is compared with, and SwiGLU and quantising are NumPy's. With
-    --once the oracle sums every row, and nothing is launched here.
-    """
-    bench.progress(f"{case.id}: {case.shape} q4_K weights")
-    if case.gate:
-        raw = l3_data.read_gate_up(args.gguf, case.gate, case.up)
-    else:
-        raw = l3_data.random_gate_up(case.nf, case.id_, bench.seed)
-    x8 = l3_data.random_x8(case.id_, bench.seed + 1)
-    free, _ = bench.gpu.free_bytes()
-    if raw.nbytes > free:
-        raise Unavailable(f"{case.id} needs {raw.nbytes >> 20} MiB on the GPU, {free >> 20} MiB are free")
-    copies = timing.rotation(raw.nbytes, bench.gpu.facts.l2_bytes, free)
-    weights, activations = (stack.enter_context(b) for b in (Buffer.of(raw, copies), Buffer.of(x8)))
-    if args.once:
-        gu = l3_data.oracle(raw, x8)
-    else:
-        matmul = next(iter(kernels.values()))["l3_matmul"]
-        gu = _sums(bench, case, raw, x8, weights, activations, matmul)
-    return Data(case, raw, weights, activations, copies, Wanted.of(gu, case.id))
-
-
-def _sums(
-    bench: Bench, case: l3.Case, raw: U8, x8: U8, weights: Buffer, activations: Buffer, matmul: Kernel
-) -> l3_data.F32:
-    """Every row's sum by one launch of a matmul kernel, a sample of them equal to the oracle to the bit."""
-    rows = seeded_rows(2 * case.nf, bench.seed)
-    want = bits(l3_data.oracle(raw, x8, rows))
-    with Buffer(8 * case.nf) as out:
-        out.poison()
-        args = (weights.address, activations.address, out.address, int32(case.shape.nbe))
-        Launch(matmul, LaunchConfig(2 * case.nf, l3.THREADS), args).enqueue(bench.gpu.stream)
-        found = Output(out, 2 * case.nf, want, rows).check(f"{case.id} l3_matmul")
-    return found.view(np.float32)
-
-
-def arm_of(
-    v: l3.Variant, name: str, config: LaunchConfig, kernels: dict[str, Kernel], d: Data, stack: ExitStack
-) -> Arm:
-    """One variant's arm: a launch per weight copy, or a step of two; every output is checked."""
-    nf, nbe = int32(d.case.nf), int32(d.nbe)
-    q8 = stack.enter_context(Buffer(4 * d.want.q8.size))
-    outputs = [Output(q8, d.want.q8.size, d.want.q8)]
-    target = q8.address
-    sizes = (nbe,) if v.reader == "l3_matmul" else (nf, nbe)
-    if v.finisher:
-        middle = d.want.gu if v.reader == "l3_matmul" else d.want.h
-        values = stack.enter_context(Buffer(4 * middle.size))
-        outputs.append(Output(values, middle.size, bits(middle)))
-        target = values.address
-    launches: list[Launch | Step] = []
-    for k in range(d.copies):
-        reader = Launch(kernels[v.reader], config, (d.copy(k), d.x8.address, target, *sizes))
-        if not v.finisher:
-            launches.append(reader)
-            continue
-        finisher = Launch(kernels[v.finisher], l3.finish_config(d.case.nf), (target, q8.address, nf))
-        launches.append(Step((reader, finisher)))
-    return Arm(name, launches, outputs[0], also=tuple(outputs[1:]))
-
-
-def arms_of(
-    bench: Bench,
-    args: argparse.Namespace,
-    case: l3.Case,
-    kernels: Kernels,
-    variants: Sequence[str],
-    d: Data,
-    stack: ExitStack,
-) -> tuple[list[tuple[Spec, Arm]], list[Row]]:
-    """The named variants' arms of every backend, and a row with the reason for each that must not run."""
-    arms: list[tuple[Spec, Arm]] = []
-    skipped: list[Row] = []
-    for backend, mine in kernels.items():
-        if case.backends and backend not in case.backends:
-            continue
-        for name in variants:
-            v = l3.variant(name)
-            kernel = mine[v.reader]
-            smem = cap_smem(kernel, l3.THREADS, args.blocks_per_sm, bench.gpu) if args.blocks_per_sm else 0
-            config = l3.config(v, case.nf, smem)
-            spec = Spec(
-                case.id, name, backend, kernel, config, case.shape, case.content_bytes, case.content_bytes,
-                case.content_bytes * d.copies, READ,
-            )  # fmt: skip
-            if kernel.blocks_per_sm(l3.THREADS, smem) == 0:
-                row = resource_row("l3", spec, bench.gpu)
-                row.skipped = "the kernel does not fit on an SM"
-                skipped.append(row)
-            else:
-                arms.append((spec, arm_of(v, spec.name, config, mine, d, stack)))
-    return arms, skipped
-
-
-def _reads(bench: Bench, d: Data, backends: list[Backend], stack: ExitStack) -> list[tuple[Spec, Arm]]:
-    """The large read, and a plain read of as many bytes as the weights hold."""
-    arms = bench.ceiling_arms(d.case.id, backends)
-    want = checksum.read_xors(d.raw.reshape(-1))
-    size = d.raw.nbytes
-    for backend in backends:
-        spec = Spec(
-            d.case.id, READ, backend, bench.harness("harness_read", backend), read_config(size),
-            content_bytes=size, traffic_bytes=size, rotation_bytes=size * d.copies,
-        )  # fmt: skip
-        out = stack.enter_context(Buffer(4 * want.size))
-        arms.append((spec, bench.read_arm(spec.name, backend, d.weights, out, size, d.copies, want)))
-    return arms
 
 
 def _case(
     bench: Bench, args: argparse.Namespace, case: l3.Case, kernels: Kernels, stack: ExitStack
 ) -> list[Row]:
     d = data_of(bench, args, case, kernels, stack)
-    chosen = [v.name for v in _wanted(args)]
+    chosen = [v.name for v in l3.wanted(args)]
     names = [*chosen, *(aa for aa, of in l3.AA.items() if of in chosen)]
     arms, skipped = arms_of(bench, args, case, kernels, names, d, stack)
-    arms += _reads(bench, d, [b for b in kernels if not case.backends or b in case.backends], stack)
+    arms += reads(bench, d, [b for b in kernels if not case.backends or b in case.backends], stack)
     if args.once:
         return _once(bench, arms)
     rows = bench.measure("l3", arms, {b: f"{l3.BASELINE}/{b}" for b in kernels}, case.id)
@@ -243,13 +103,15 @@ def _case(
 def _describe(
     bench: Bench, args: argparse.Namespace, spec: Spec, row: Row, kernels: dict[str, Kernel], d: Data
 ) -> None:
-    """Load balance by a traced launch, and what the second kernel of a step costs."""
+    """Load balance by a traced launch (a ring has none), and what the second kernel of a step costs."""
     v = l3.variant(spec.variant)
     if v.finisher:
         res, grid = kernels[v.finisher].resources, l3.finish_config(d.case.nf).grid
         row.notes.append(f"then {v.finisher}: {grid} blocks, {res.registers} registers")
-    if spec.variant not in l3.AA:
-        row.load_balance, note = load_balance(bench, args, spec, kernels[f"{v.reader}_traced"], d)
+    if v.ring:
+        row.notes.append("load balance is not counted: its blocks stay, and tickets make them even")
+    elif spec.variant not in l3.AA:
+        row.load_balance, note = load_balance(bench, args, spec, kernels[v.traced], d)
         row.notes += [note] if note else []
 
 

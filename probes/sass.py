@@ -1,7 +1,8 @@
 """Which instructions a compiled kernel holds, in order, by cuobjdump: the proof that a wait is really there.
 
 On sm_90 and later `griddepcontrol.wait` is ACQBULK, `griddepcontrol.launch_dependents` PREEXIT, an L2 bulk
-prefetch UBLKPF, a load from global memory LDG. Listings are cached beside the build, by their binary's hash.
+prefetch UBLKPF, a bulk copy into shared memory UBLKCP, a load from global memory LDG. Listings are cached
+beside the build, by their binary's hash.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from probes import registry
 from probes.core.cache import cached
 from probes.core.types import Backend, Unavailable
 
-WAIT, TRIGGER, PREFETCH, LOAD = "ACQBULK", "PREEXIT", "UBLKPF", "LDG"
+WAIT, TRIGGER, PREFETCH, COPY, LOAD = "ACQBULK", "PREEXIT", "UBLKPF", "UBLKCP", "LDG"
 
 _FUNCTION = re.compile(r"^\s*Function : (\w+)", re.MULTILINE)
 _LINE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)

@@ -14,7 +14,8 @@ MIN_BLOCKS: dict[str, int] = {
     "loop": 6,  # 40 registers, all 8 to 11 loads in flight; at 8 (32 registers) half of them wait, dpl spills
     "pf": 4,  # 64 registers for two units (48 in group order, 5 blocks); at 5 the gguf order spills
     "stream": 6,  # as the loop form, so that both see the same occupancy
-    "ring": 2,  # 288 threads, shared memory allows no more; activations held: 80 to 95 registers of 112
+    "ring": 2,  # of 320 threads (q6_K) or 448 (q4_K): 80 to 95 and 69 to 72 registers, activations held
+    "form_c": 2,  # a ring too: its block and its registers
     "async": 2,  # two passes of weights in flight: all 128 registers
     "matmul": 4,  # 48 registers on sm_90 (so 5 blocks), 53 on sm_121; at 5 three of 8 loads wait there
     "form_a": 4,  # 64 registers for two rows; all 11 loads first on sm_90, 8 on sm_121 (where 72 would do)
@@ -25,13 +26,16 @@ MIN_BLOCKS: dict[str, int] = {
 }
 """Kernel form (the last part of a kernel's name) -> blocks per SM at 256 threads; absent: no bound."""
 
+RINGS = ("ring", "form_c")
+"""Forms with a persistent grid and blocks larger than 256 threads."""
+
 
 def min_blocks(kernel: str, override: int = 0) -> int:
     """Blocks per SM that `kernel` is compiled for; 0 leaves the registers to the compiler.
 
     A traced twin (`l3_form_b_traced`) has its form's bound, and so have the kinds of one (`l2_q4k_late`).
+    `override` does not reach the rings, whose grid holds their blocks.
     """
-    if override:
-        return override
     name = re.sub(r"_(traced|plain|entry|late)$", "", kernel)
-    return next((n for form, n in MIN_BLOCKS.items() if name.endswith(f"_{form}")), 0)
+    form = next((form for form in MIN_BLOCKS if name.endswith(f"_{form}")), "")
+    return MIN_BLOCKS.get(form, 0) if form in RINGS or not override else override

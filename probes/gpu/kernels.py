@@ -42,6 +42,19 @@ class Kernel:
             device,
         )
 
+    def make_room(self, smem_bytes: int) -> None:
+        """The same, and shared memory before L1: for kernels that keep their data there."""
+        self.allow_smem(smem_bytes)
+        self.prefer_smem(100)
+
+    def prefer_smem(self, percent: int) -> None:
+        """How much of an SM's L1 is to be shared memory while the kernel runs; -1 leaves it to the driver."""
+        from cuda.bindings import driver
+
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        handle = driver.CUkernel(int(self.handle.handle))
+        call(driver.cuKernelSetAttribute, attribute, percent, handle, call(driver.cuCtxGetDevice))
+
 
 def bind(binary: Binary) -> Kernel:
     """Load a binary into the current context."""

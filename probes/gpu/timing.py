@@ -66,6 +66,8 @@ class Arm:
     graphs: tuple[Graph, Graph] | None = field(default=None, repr=False)
     also: tuple[Output, ...] = ()
     """Further outputs of a launch, checked like the first."""
+    kept: tuple[Output, ...] = ()
+    """What a launch leaves as it found it (counters that are 0): checked, never poisoned."""
 
     def build(self, stream: Any) -> None:
         """Check a single launch on a poisoned output, then capture the n- and 2n-node graphs.
@@ -96,8 +98,8 @@ class Arm:
             output.buffer.poison()
 
     def check(self, what: str) -> None:
-        """Every output to the bit. Raises WrongResult."""
-        for output in (self.output, *self.also):
+        """Every output to the bit, and what must be as it was. Raises WrongResult."""
+        for output in (self.output, *self.also, *self.kept):
             output.check(what)
 
     def close(self) -> None:

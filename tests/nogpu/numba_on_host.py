@@ -70,14 +70,16 @@ OPS = SimpleNamespace(
     float_of_bits=_float,
     bits_of_float=_bits,
     advance=lambda p, n: Pointer(p.array, p.offset + int(n)),
+    shift_right=lambda w, n: np.uint32(w) >> np.uint32(n),
     load16=lambda p, offset: p.words(offset, 4, "<u4"),
     load8=lambda p, offset: p.words(offset, 2, "<u4"),
+    load4=lambda p, offset: p.words(offset, 1, "<u4"),
     load2=lambda p, offset: p.words(offset, 1, "<u2")[0],
 )
 
 GATE = SimpleNamespace(
-    begin=lambda flags, stamps: None, late_wait=lambda: None, prefetch=lambda p, n: None,
-    end=lambda flags, stamps: None,
+    begin=lambda flags, stamps: None, tail=lambda flags: None, late_wait=lambda: None,
+    prefetch=lambda p, n: None, end=lambda flags, stamps: None,
 )  # fmt: skip
 """The parts of kernels_numba.pdl that only a GPU has."""
 

@@ -194,6 +194,60 @@ def test_q4k_chunks_of_both_languages_equal_the_oracle(seed: int, nbe: int) -> N
     assert_bits(reduce_units(terms), want)
 
 
+@cache
+def held_q4k_rows() -> Any:
+    """A njit loop over one row's units: each unit's held term, and the reference's own term beside it."""
+    from numba import boolean, carray, cfunc, int32, int64, njit, types
+
+    from kernels_numba import q4k as reference
+    from kernels_numba import q4k_held
+    from kernels_numba.ops import cpu_ops
+
+    unit, plain = q4k_held.functions(cpu_ops()), reference.functions(cpu_ops())
+    hold, place, term, load16 = unit.hold, unit.place, unit.term, cpu_ops().load16
+    activation, group_of = unit.activation, unit.group_of
+    weights, activations, plain_term = plain.weights, plain.activations, plain.term
+    byte, single = types.CPointer(types.uint8), types.CPointer(types.float32)
+
+    @njit
+    def piece(row, at):  # as the kernels load it out of shared memory
+        a, b, c = load16(row, int64(at[0])), load16(row, int64(at[1])), load16(row, int64(at[1]) + 16)
+        return a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3]
+
+    @cfunc(types.void(byte, byte, single, single, types.int32, boolean))
+    def units(row, x8, terms, plain_terms, n, owned):
+        out, expected = carray(terms, n), carray(plain_terms, n)
+        for k in range(n):
+            u = int32(k)
+            out[k] = term(piece(row, place(u, 0)), hold(activation(x8, u), owned), group_of(u & 3))
+            expected[k] = plain_term(weights(row, u), activations(x8, u), u)
+
+    _keep.append(units)
+    word = ctypes.c_void_p
+    return ctypes.CFUNCTYPE(None, word, word, word, word, ctypes.c_int32, ctypes.c_bool)(units.address)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), nbe=st.sampled_from([1, 2, 20, 74]), full=st.booleans())
+def test_held_q4k_terms_of_numba_have_the_reference_s_bits(seed: int, nbe: int, full: bool) -> None:
+    """Activations of random bytes, or full ones: 127 everywhere, whose sums are as large as they get."""
+    from probes.core.order import reduce_units
+
+    shape = Shape(2, 256 * nbe)
+    raw, x8 = q4k.random_raw(shape, seed), q8.random_x8(shape.id, seed + 1)
+    if full:
+        x8 = q8.quantise(np.where(np.arange(shape.id) % 64 < 32, -5.0, 5.0).astype(np.float32))
+        raw.reshape(-1, q4k.BLOCK)[:, 4:] = 0xFF
+    terms, plain = np.empty((2, 2, nbe * 4), np.float32)
+    for r in range(2):
+        row = (pointer(raw[r]), pointer(x8), pointer(terms[r]), pointer(plain[r]), nbe * 4)
+        held_q4k_rows()(*row, True)
+    assert_bits(terms, plain)
+    assert_bits(reduce_units(terms), q4k.reference(raw, x8))
+    held_q4k_rows()(*row, False)
+    assert (terms[1] == 0).all(), "a lane without a unit must add nothing"
+
+
 def sample_floats(n: int = 200_000) -> NDArray[np.float32]:
     bits = np.random.default_rng(3).integers(0, 2**32, n, dtype=np.uint64).astype(np.uint32)
     near = np.random.default_rng(4).uniform(-110, 95, n).astype(np.float32)

@@ -246,7 +246,7 @@ def test_a_reports_digest_covers_both_kernel_files_and_the_devices_geometry() ->
     assert len(set(found)) == 3
     assert cli.digest("l1", "gb10") == l1.digest() == cli.digest("l1", "another")
     assert cli.digest("l1-sweep", "nvidia-h200") == cli.digest("l1-sweep", "gb10")
-    assert cli.digest("l3-48sm", "nvidia-h200") == cli.probe("l3").digest()
+    assert cli.digest("l3-48sm", "gb10") == cli.probe("l3").digest() != cli.digest("l3-48sm", "nvidia-h200")
 
 
 def test_the_bar_is_the_one_that_the_report_is_held_to() -> None:

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from probes import bench as bench_module
-from probes import cli, l1, l1_arms, l1_limit, l1_measure, l1_report, l1_ring, l1_sweep
+from probes import cli, l1, l1_arms, l1_limit, l1_measure, l1_report, l1_ring, l1_sweep, points
 from probes.bench import Bench
-from probes.core import checksum, device, q6k, report, tuning
+from probes.core import checksum, device, q6k, report, ring, tuning
 from probes.core.layouts import layout
 from probes.core.occupancy import occupancy
 from probes.core.packing import unpack
@@ -112,8 +112,8 @@ def enqueue(self: Launch, stream: Any) -> None:
     w, x8, out, *rest = args
     if form == "ring":
         counter, nbe, stride, od, rows, stages = rest
-        assert self.config.smem_bytes == stages * l1_ring.stage_bytes(rows, stride)
-        assert self.config.block == 32 * (l1_ring.consumer_warps(Shape(od, 256 * nbe)) + 1)
+        assert self.config.smem_bytes == stages * ring.stage_bytes(rows, stride)
+        assert self.config.block == 32 * (ring.consumer_warps(nbe * 8) + 1)
         assert not counter or at(counter, np.uint32, 1)[0] == 0
     elif form == "async":
         nbe, stride, od = rest
@@ -290,7 +290,7 @@ def test_a_sweep_names_every_geometry_once_and_what_to_write(bench: Bench) -> No
     tried = {v for v in variants if v.startswith("gpl_")}
     assert tried == {f"gpl_ring@{g}" for g in l1_ring.CANDIDATES} | {f"gpl_async@{b}b" for b in (1, 2, 3, 4)}
     assert {r.backend for r in rows} == {"cu"} and {r.windows for r in rows if r.samples_s} == {
-        l1_sweep.WINDOWS
+        points.WINDOWS
     }
     assert sum(v.startswith("padded_") for v in variants) == sum(l1_sweep.FEW.values())
     why = {r.variant: r.skipped for r in rows if r.skipped}

@@ -21,7 +21,7 @@ import pytest
 from numpy.typing import NDArray
 
 from probes import l1, l1_ring
-from probes.core import device, order, packing, q6k, q8
+from probes.core import device, order, packing, q6k, q8, ring
 from probes.core.layouts import LAYOUTS, Layout
 from probes.core.types import BadInput, Shape, Unavailable
 
@@ -88,8 +88,8 @@ class Case:
         fault = getattr(lib, f"run_ring_{self.lay.name}")(
             pointer(self.w), pointer(self.x8), pointer(out), pointer(counter if drawn else None),
             self.shape.nbe, self.stride, self.shape.od, rows, stages, grid,
-            32 * (l1_ring.consumer_warps(self.shape) + 1),
-            ctypes.c_int64(stages * l1_ring.stage_bytes(rows, self.stride)), seed,
+            32 * (ring.consumer_warps(self.shape.nunits) + 1),
+            ctypes.c_int64(stages * ring.stage_bytes(rows, self.stride)), seed,
         )  # fmt: skip
         assert FAULTS[fault] == "none", what
         self.checked(out, what)
@@ -143,7 +143,7 @@ def test_async_equals_the_oracle_on_fibers(fibers: ctypes.CDLL, lay: Layout, sha
         out = np.full(shape.od + 1, np.nan, np.float32)
         fault = getattr(fibers, f"run_async_{lay.name}")(
             pointer(case.w), pointer(case.x8), pointer(out), shape.nbe, case.stride, shape.od, grid,
-            32 * l1_ring.consumer_warps(shape), seed,
+            32 * ring.consumer_warps(shape.nunits), seed,
         )  # fmt: skip
         assert FAULTS[fault] == "none"
         case.checked(out, f"async {lay.name} {shape} grid {grid}")
@@ -212,12 +212,11 @@ def test_numba_terms_equal_the_oracle(lay: Layout, shape: Shape) -> None:
     from numba import carray, cfunc, int32, types
 
     from kernels_numba import held
-    from kernels_numba import l1_ring as twin
     from kernels_numba.ops import cpu_ops
 
     ops = cpu_ops()
     unit = held.functions(ops, lay)
-    piece = twin.global_piece(ops, lay.order == "group")
+    piece = held.global_piece(ops, lay.order == "group")
     term, hold, place, activation, group_of = unit.term, unit.hold, unit.place, unit.activation, unit.group_of
     byte, single = types.CPointer(types.uint8), types.CPointer(types.float32)
 
@@ -255,7 +254,7 @@ def test_every_case_has_a_geometry_that_fits_an_h200(case: l1.Case) -> None:
                 continue
             fitting += 1
             c = made.config
-            assert c.smem_bytes == made.stages * l1_ring.stage_bytes(made.rows, stride)
+            assert c.smem_bytes == made.stages * ring.stage_bytes(made.rows, stride)
             assert c.smem_bytes <= H200.smem_per_block_max_bytes
             per_sm = (c.smem_bytes + H200.smem_reserved_per_block_bytes) * geometry.blocks_per_sm
             assert per_sm <= H200.smem_per_sm_bytes

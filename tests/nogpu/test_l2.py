@@ -22,12 +22,14 @@ def arguments(*argv: str) -> Any:
 def test_cases_and_arms_follow_the_flags() -> None:
     ids = [(c.id, c.kv) for c in l2.cases(arguments())]
     assert ids == [
-        ("bandwidth24", None), ("compute24", None), ("decode13", 128), ("decode13", 3254), ("empty", None),
+        ("bandwidth24", None), ("compute24", None), ("decode13", 128), ("decode13", 3254),
+        ("ffn_down24", None), ("attn_v24", None), ("decode13_ring", 128), ("decode13_ring", 3254),
+        ("empty", None),
     ]  # fmt: skip
     assert [(c.id, c.kv) for c in l2.cases(arguments("--case", "decode13", "--kv", "77"))] == [
         ("decode13", 77)
     ]
-    some = [a.name for a in l2.arms(arguments("--arm", "pdl_late"))]
+    some = [a.name for a in l2.arms(arguments("--arm", "pdl_late"), "decode13")]
     assert some == ["plain", "plain_aa", "plain_ab", "pdl_late"]
     again = l2.child_flags(arguments("--arm", "eager", "--kv", "5", "--sweep"))
     assert vars(arguments(*again)) == vars(arguments("--arm", "eager", "--kv", "5", "--sweep"))
@@ -41,6 +43,9 @@ def test_cases_and_arms_follow_the_flags() -> None:
         (["--kv", "20000"], "1 to 16384, got 20000"),
         (["--case", "empty", "--kv", "5"], "--kv is the KV length of decode13"),
         (["--case", "empty", "--sweep"], "--sweep varies compute24"),
+        (["--case", "attn_v24", "--kv", "5"], "--kv is the KV length of decode13 and decode13_ring"),
+        (["--case", "attn_v24", "--arm", "eager"], "--arm eager does not run on attn_v24"),
+        (["--case", "empty", "--arm", "pdl_late_tail"], "--arm pdl_late_tail does not run on empty"),
     ],
 )
 def test_bad_flags_are_refused_in_one_line(argv: list[str], words: str) -> None:
@@ -55,7 +60,7 @@ def test_the_flip_is_the_environment() -> None:
         assert l2.dispatch(a, {}) is (a.pdl and a.env is None)
     off = l2.arm("pdl_entry_off")
     assert (off.kind, off.trigger) == (l2.arm("pdl_entry").kind, l2.arm("pdl_entry").trigger)
-    assert [a.trigger for a in l2.ARMS if a.name.endswith("_trigger")] == [True, True]
+    assert [a.trigger for a in l2.ARMS if a.name.endswith("_trigger")] == ["start", "start"]
 
 
 def test_the_tables_are_the_record_s_chains() -> None:
@@ -92,7 +97,7 @@ def test_the_machine_code_waits_where_it_should(backend: Any, arch: str) -> None
     """The wait is in every entry and late kernel, in no plain one, before the loads or after the prefetch."""
     names = l2_chains.kernel_names()
     if backend == "numba":  # a disassembly each
-        names = [n for n in names if n.rpartition("_")[0] in ("l2_stream", "l2_q4k")]
+        names = [n for n in names if n.rpartition("_")[0] in ("l2_stream", "l2_q4k", "l2_q6k_ring")]
     try:
         found = sass.kernels("l2", names, backend, arch)
     except Unavailable as error:
@@ -100,9 +105,14 @@ def test_the_machine_code_waits_where_it_should(backend: Any, arch: str) -> None
     for name, ops in found.items():
         base, _, kind = name.rpartition("_")
         waits, load = sass.first(ops, sass.WAIT), sass.first(ops, sass.LOAD)
-        assert (sass.count(ops, sass.WAIT), sass.count(ops, sass.TRIGGER)) == (
-            (0, 0) if kind == "plain" else (1, 1)
-        )
+        kernel, triggers = base.removeprefix("l2_"), sass.count(ops, sass.TRIGGER)
+        assert sass.count(ops, sass.WAIT) == (0 if kind == "plain" else 1), name
+        if kernel in l2_chains.RINGS:  # the feeder copies, the consumers wait: two warps' code
+            assert sass.count(ops, sass.COPY) > 0, name
+            assert triggers >= 2 if kind != "plain" else triggers == 0, "at once, and at the tail"
+            assert sass.count(ops, sass.PREFETCH) == (1 if kind == "late" else 0), name
+            continue
+        assert triggers == (0 if kind == "plain" else 2 if kernel in l2_chains.TAILS else 1), name
         if kind == "entry":
             assert load == -1 or waits < load, name
             assert sass.first(ops, sass.TRIGGER) < waits and sass.first(ops, sass.PREFETCH) == -1

@@ -13,10 +13,11 @@ import pytest
 from numpy.typing import NDArray
 
 from probes import l2_chains
-from probes.core import chains, checksum, decode
+from probes.core import chains, checksum, decode, q4k, q6k, q8, ring
 from probes.core.decode import TINY
 from probes.core.layouts import layout
 from probes.core.packing import pack
+from probes.core.types import Shape
 
 HERE = Path(__file__).parent
 
@@ -93,6 +94,62 @@ def test_the_compute_chain_equals_the_oracle(
     for step in l2_chains.compute_steps(2, kernel, iters, 4):
         run(l2_on_host, step, buffers, "entry", 3)
     np.testing.assert_array_equal(buffers["b"], chains.compute(words, iters, start, 4))
+
+
+def aligned(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """A copy on a multiple of 16, as bulk copies need it."""
+    room = np.empty(array.nbytes + 16, np.uint8)
+    start = -room.ctypes.data % 16
+    out = room[start : start + array.nbytes]
+    out[:] = array.reshape(-1).view(np.uint8)
+    return out
+
+
+FAULTS = "none, hang, double init, unknown barrier, too many arrivals, bad copy, copy left over".split(", ")
+RINGS = {"q4k_ring": ("q4_K", 4, q4k.reference), "q6k_ring": ("q6_K", 8, q6k.reference)}
+
+
+@pytest.mark.parametrize("kernel", RINGS)
+@pytest.mark.parametrize("shape", [Shape(5, 256), Shape(37, 5120), Shape(9, 13824), Shape(4, 25600)], ids=str)
+def test_a_ring_equals_the_oracle_and_hands_its_activations_on(
+    l2_on_host: ctypes.CDLL, kernel: str, shape: Shape
+) -> None:
+    """Every kind, blocks and threads in any order; the successor's activations are these, a unit further."""
+    kind, per_block, reference = RINGS[kernel]
+    raw = decode.weights(shape, 3, kind)
+    x8 = q8.quantise(np.random.default_rng(4).standard_normal(shape.id).astype(np.float32))
+    packed = raw if kernel == "q4k_ring" else pack(raw, layout("dpl"))
+    w, act, stride = aligned(packed), aligned(x8), packed.shape[1]
+    want, rotated = reference(raw, x8), np.roll(x8.reshape(-1, 40), 1, axis=0).reshape(-1)
+    for number, (rows, stages, grid, ahead) in enumerate(
+        [(1, 1, 1, 0), (2, 3, 2, 1), (4, 2, 3, 2), (3, 1, 2, 9)]
+    ):
+        for seed in (0, 1, 2):
+            out, following = np.full(shape.od + 1, np.nan, np.float32), np.zeros_like(x8)
+            fault = getattr(l2_on_host, f"run_{kernel}")(
+                (number + seed) % 3, *(ctypes.c_void_p(a.ctypes.data) for a in (w, act, following, out)),
+                shape.nbe, stride, shape.od, rows, stages, ahead, grid,
+                32 * (ring.consumer_warps(shape.nbe * per_block) + 1),
+                ctypes.c_int64(stages * ring.stage_bytes(rows, stride)), seed,
+            )  # fmt: skip
+            assert FAULTS[fault] == "none"
+            np.testing.assert_array_equal(out[:-1].view(np.uint32), want.view(np.uint32))
+            np.testing.assert_array_equal(following, rotated)
+            assert np.isnan(out[-1])
+
+
+def test_only_the_late_kind_prefetches_and_not_past_the_end(l2_on_host: ctypes.CDLL) -> None:
+    shape = Shape(12, 256)
+    raw = decode.weights(shape, 3, "q4_K")
+    w, x8, out = aligned(raw), aligned(q8.random_x8(256, 1)), np.zeros(12, np.float32)
+    for kind, ahead, want in ((0, 3, 0), (1, 3, 0), (2, 3, 3), (2, 99, 10), (2, 0, 0)):
+        at = (ctypes.c_void_p(a.ctypes.data) for a in (w, x8))
+        l2_on_host.run_q4k_ring(
+            kind, *at, None, ctypes.c_void_p(out.ctypes.data), 1, 144, 12, 1, 2, ahead, 1, 64,
+            ctypes.c_int64(2 * ring.stage_bytes(1, 144)), 0,
+        )  # fmt: skip
+        assert l2_on_host.prefetches() == want
+        np.testing.assert_array_equal(out.view(np.uint32), q4k.reference(raw, x8).view(np.uint32))
 
 
 # The Numba kernels' Python on host threads: some blocks of each, against the same oracle

@@ -1,25 +1,30 @@
-"""No overlap seen means INCONCLUSIVE, however fast the arm was: a rule fixed before anything was measured."""
+"""Verdicts out of made-up rows; no overlap seen means INCONCLUSIVE, a rule fixed before any measurement."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from probes import l2, l2_report
+from probes import l2, l2_limit, l2_report
 from probes.core.rows import Row
 
 
-def measured(overlap_s: float | None, speed: float = 1.05, notes: tuple[str, ...] = ()) -> list[Row]:
-    """decode13 at both KV lengths: plain thrice, and pdl_entry `speed` times as fast."""
+def measured(
+    overlap_s: float | None, speed: float = 1.05, notes: tuple[str, ...] = (), case: str = "decode13",
+    arm: str = "pdl_entry",
+) -> list[Row]:  # fmt: skip
+    """A chain (at both KV lengths, where it has any): plain thrice, and `arm` `speed` times as fast."""
     rng = np.random.default_rng(5)
     rows = []
-    for kv in l2.KVS:
-        for variant in (*l2.AA, "pdl_entry"):
-            own = variant == "pdl_entry"
+    for kv in l2.KVS if case in l2.DECODE else (None,):
+        for variant in (*l2.AA, arm):
+            own = variant == arm
             mean = 1e-4 / (speed if own else 1.0)
             rows.append(
                 Row(
-                    probe="l2", case="decode13", kv=kv, variant=variant, backend="cu", source="measured",
+                    probe="l2", case=case, kv=kv, variant=variant, backend="cu", source="measured",
                     device="test", time_s=mean, windows=20, processes=1, notes=list(notes) if own else [],
                     samples_s=[float(t) for t in mean * (1 + 0.0005 * rng.standard_normal(40))],
                     overlap_s=overlap_s if own else -1.09e-6,
@@ -54,6 +59,54 @@ def test_without_an_overlap_nothing_is_decided_and_the_reason_keeps_the_figure(
     assert row.verdict == "INCONCLUSIVE" and row.agrees is None
     assert words in (row.reason or "")
     assert row.ratio_to_baseline == pytest.approx(1 / 1.05, rel=2e-3)
+
+
+RINGS = [("ffn_down24", 0.10), ("decode13_ring", 0.08)]
+
+
+@pytest.mark.parametrize("arm", l2.JUDGED)
+@pytest.mark.parametrize(("case", "bar"), RINGS)
+def test_every_arm_of_a_ring_chain_is_held_to_its_own_bar(case: str, bar: float, arm: str) -> None:
+    for speed, overlap_s, want in (
+        (1 + bar + 0.01, 2e-6, "GO"),
+        (1 + bar - 0.01, 2e-6, "NO-GO"),
+        (1 + bar + 0.01, -1e-6, "INCONCLUSIVE"),
+    ):
+        (row,) = l2_report.judge(measured(overlap_s, speed, case=case, arm=arm), 0)
+        assert (row.case, row.variant, row.verdict, row.recorded) == (case, arm, want, None)
+        assert f"bar >= +{100 * bar:.2f} %" in (row.reason or "")
+        assert ("KV 3254" in (row.reason or "")) is (case == "decode13_ring")
+
+
+def test_a_ring_chain_needs_its_proofs_and_both_kv_lengths() -> None:
+    rows = measured(2e-6, 1.2, case="decode13_ring", arm="pdl_late_tail")
+    (row,) = l2_report.judge([r for r in rows if r.kv == l2.KVS[0]], 0)
+    assert row.verdict == "INCONCLUSIVE" and "KV 3254: not measured" in (row.reason or "")
+    for notes in ((f"{l2.MISSING}no wait in l2_q6k_ring_late",), ("hot: too little memory",)):
+        (row,) = l2_report.judge(measured(2e-6, 1.2, notes, "ffn_down24", "pdl_late_tail"), 0)
+        assert row.verdict == "INCONCLUSIVE"
+    floor = [r for r in measured(2e-6, 1.2, case="ffn_down24") if r.variant != "plain_ab"]
+    floor[1].samples_s = [1.3 * t for t in floor[1].samples_s]
+    (row,) = l2_report.judge(floor, 0)
+    assert row.verdict == "INCONCLUSIVE" and "not above the floor" in (row.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("fraction", "said"), [(0.9, "reached"), (0.8, "not reached"), (0.85, "(within the interval)")]
+)
+def test_a_target_is_reached_or_not(fraction: float, said: str) -> None:
+    rows = measured(2e-6, 1.2, case="ffn_down24", arm="pdl_late")
+    late = rows[-1]
+    late.bitwise = True
+    read = replace(late, variant="read_chain_pdl", samples_s=[fraction * t for t in late.samples_s])
+    noise = 1 + 0.002 * np.random.default_rng(1).standard_normal(len(late.samples_s))
+    read.samples_s = [float(t) for t in np.array(read.samples_s) * noise]
+    assert not l2_limit.section(rows, "", False), "no read, no fraction"
+    found = l2_limit.nearest([*rows, read], "ffn_down24", "cu")
+    assert found and found.said.endswith(said)
+    assert found.found.ratio == pytest.approx(fraction, rel=2e-3)
+    assert said in l2_limit.section([*rows, read], "", False)[0]
+    assert l2_limit.nearest([*rows, read], "attn_v24", "cu") is None
 
 
 def test_a_missing_proof_decides_nothing_either() -> None:

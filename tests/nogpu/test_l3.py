@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes import cli, l3, l3_report
+from probes import cli, l3, l3_launch, l3_report
 from probes.core import device, occupancy, q4k, recorded, report, store
 from probes.core.rows import Row
-from probes.core.types import BadInput
+from probes.core.types import BadInput, Resources
 from probes.gpu import partition
 
 GB10, H200 = device.load("gb10"), device.load("h200")
@@ -41,6 +41,15 @@ def flags(*argv: str) -> argparse.Namespace:
         (["--case", "gate_up"], "did you mean gate_up_14b"),
         (["--case", "gate_up_14b", "--nf", "64"], "does not go with --nf"),
         (["--sms", "0"], "--sms must be at least 1, got 0"),
+        (["--geometries", "--sweep"], "in one go: it does not go with --sweep"),
+        (["--geometries", "--nf", "64"], "does not go with --nf"),
+        (["--geometries", "--match-waves", "1"], "does not go with --match-waves"),
+        (["--geometries", "--gguf", "x.gguf", "--tensors", "a", "b"], "does not go with --gguf"),
+        (["--geometries", "--sms", "0"], "--sms must be at least 1, got 0"),
+        (["--geometries", "--counters"], "does not go with --counters"),
+        (["--geometries", "--blocks-per-sm", "2"], "does not go with --blocks-per-sm"),
+        (["--geometries", "--processes", "2"], "does not go with --processes"),
+        (["--geometries", "--variant", "form_b"], "--geometries is of pair_ring and form_c"),
     ],
 )
 def test_bad_flags_are_refused_in_one_line(argv: list[str], said: str) -> None:
@@ -80,7 +89,7 @@ def test_partitions_that_the_gpu_can_make() -> None:
 
 def test_the_record_s_geometry() -> None:
     case = l3.CASES[0]
-    assert [(v.name, v.grid(case.nf)) for v in l3.VARIANTS] == [
+    assert [(v.name, v.grid(case.nf)) for v in l3.VARIANTS if not v.ring] == [
         ("pair", 27648), ("form_a", 13824), ("form_b", 432), ("form_b_staged", 432),
     ]  # fmt: skip
     assert occupancy.waves(432, 48, 6) == 1.5
@@ -113,6 +122,8 @@ def test_runs_of_other_geometry_have_files_of_their_own() -> None:
     assert l3.stem(flags()) == l3.stem(flags("--sweep")) == "l3"
     assert l3.stem(flags("--sms", "48", "--blocks-per-sm", "6")) == "l3-48sm-6blocks"
     assert l3.stem(flags("--match-waves", "1.5")) == "l3-waves1.5"
+    assert l3.stem(flags("--geometries")) == "l3-geometries"
+    assert l3.stem(flags("--geometries", "--sms", "48")) == "l3-48sm-geometries"
     args = flags("--sms", "48", "--record")
     assert cli.json_path("l3", args, "nvidia-h200") == Path("out/nvidia-h200/l3-48sm.json")
 
@@ -187,6 +198,7 @@ def test_six_blocks_per_sm_give_the_recorded_geometry() -> None:
             assert r.registers and r.registers <= 40 and r.spill_bytes is not None
     skipped = predicted("--blocks-per-sm", "7")
     assert all("l3_" in (r.skipped or "") for r in skipped if r.source == "predicted")
+    assert {r.variant for r in skipped if r.source == "predicted"} == {v.name for v in l3.VARIANTS}
 
 
 def test_a_predicted_partition_has_waves_but_no_time() -> None:
@@ -201,6 +213,35 @@ def test_a_predicted_partition_has_waves_but_no_time() -> None:
 def test_matched_waves_are_predicted_too() -> None:
     rows = [r for r in predicted("--match-waves", "1.5", facts=H200) if r.variant == "form_b"]
     assert {r.waves for r in rows} == {1.5}
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kernel compiled to 72 registers and 32 bytes, as far as predictions know."""
+    monkeypatch.setattr(recorded, "recorded_resources", lambda backend, name, arch: Resources(72, 32, 0))
+
+
+def test_the_ring_variants_are_predicted(compiled: None) -> None:
+    rows = {(r.variant, r.backend): r for r in predicted(facts=H200) if r.source == "predicted"}
+    for name, warps in (("pair_ring", 3 * 3 + 1), ("form_c", 3 + 2)):  # the one has three sets of consumers
+        row, made = rows[name, "cu"], l3_launch.plan(l3.variant(name), l3.CASES[0], H200)
+        assert not row.skipped and row.grid == made.config.grid and made.config.block == 32 * warps
+        assert row.smem_bytes == 32 + made.config.smem_bytes and row.waves and row.blocks_per_sm
+        assert row.waves == row.grid / (132 * row.blocks_per_sm) <= 1.0
+        assert row.notes[0] == made.note and row.notes[-1].startswith("binds: dram")
+        assert row.time_s == pytest.approx(rows["pair", "cu"].time_s, rel=0.3)
+        assert row.ratio_to_baseline is None
+    (row,) = (r for r in predicted("--sms", "48", "--variant", "form_c", "--backend", "cu", facts=H200)
+              if r.variant == "form_c")  # fmt: skip
+    assert row.time_s is None and row.waves == 1.0 and row.grid == 2 * 48
+    assert row.notes[0].startswith("geometry 8r2b2s4x-drawn-late2, 2 stages, tuned")
+
+
+def test_a_prediction_says_why_a_ring_does_not_run(compiled: None) -> None:
+    rows = predicted("--variant", "form_c", facts=device.load("a100"))
+    said = {r.variant: r.skipped for r in rows if r.source == "predicted"}
+    assert said["pair"] is None
+    assert said["pair_ring"] == said["form_c"] == "bulk copies need sm_90, this GPU is sm_80"
 
 
 # The command line
@@ -232,6 +273,17 @@ def test_the_listing_names_every_variant(capsys: Any) -> None:
     out = capsys.readouterr().out
     for word in ("gate_up_14b", "pair", "form_a", "form_b", "form_b_staged", "l3.fused"):
         assert word in out
+    assert "l3_matmul_ring then l3_swiglu_quant" in out and "pair_ring again" in out
+    assert "form_c         l3_form_c" in out and "l3.row_grained" in out
+
+
+def test_geometries_are_not_predicted(capsys: Any, tmp_path: Path) -> None:
+    code, _, err = run(capsys, tmp_path, "--mode", "predict", "--geometries")
+    assert code == 2
+    said = "error: --geometries measures geometries, and this run would predict: it needs a GPU"
+    assert err.strip().splitlines() == [said]
+    code, _, err = run(capsys, tmp_path, "--mode", "predict", "--geometries", "--sweep")
+    assert code == 2 and err.strip().endswith("it does not go with --sweep")
 
 
 REAL = Path(__file__).parents[1] / "data" / "minilm-q4k-64rows.gguf"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes import l3_report, l3_waves
+from probes import l3, l3_report, l3_waves
 from probes.core import report
 from probes.core.rows import Row
 
@@ -50,6 +50,84 @@ def test_forms_are_judged_against_the_pair() -> None:
 def test_a_win_at_whole_waves_disagrees_with_the_record() -> None:
     assert l3_report.judge(arms(0.98), 0)[0].verdict == "GO"
     assert l3_report.judge(arms(1.0), 0)[0].verdict == "INCONCLUSIVE"
+
+
+def rings(form_c: float, noise: float = 0.001) -> list[Row]:
+    """The pair, and the ring kernels at half its time; form_c that much slower than pair_ring."""
+    names = {"pair": 1.0, "pair_ring": 0.5, "pair_ring_aa": 0.5, "form_c": 0.5 * form_c, "form_a": 0.8}
+    out = [measured(v, s, k) for k, (v, s) in enumerate(names.items())]
+    for row in out:
+        row.same_bytes_read_s, row.registers = 42e-6, 80 if row.variant == "form_c" else 72
+        row.fraction_of_same_bytes_read = row.same_bytes_read_s / (row.time_s or 1.0)
+        row.notes = ["geometry 8r2b2s3x-drawn, 2 stages, tuned; a persistent grid, tickets drawn"]
+        row.grid = 264
+        if row.variant == "form_c":
+            own = "own 1 group a block, 36 groups shared, 4 fills late"
+            row.notes = [f"geometry 4r3b2s-drawn-late4, 2 stages, tuned; a persistent grid, {own}"]
+            row.grid, row.waves = 396, 0.75
+        if row.variant == "pair_ring_aa":
+            row.samples_s = [t * (1 + noise * (-1) ** (k // 2)) for k, t in enumerate(row.samples_s)]
+    return out
+
+
+@pytest.mark.parametrize(
+    ("form_c", "noise", "want"),
+    [
+        (0.90, 0.001, "GO"),
+        (0.97, 0.001, "NO-GO"),  # 3 % is a gain, and not the bar's 5 %
+        (1.10, 0.001, "NO-GO"),
+        (0.95, 0.001, "INCONCLUSIVE"),
+        (0.97, 0.2, "INCONCLUSIVE"),  # the ring's own A/A pair is too coarse to tell
+    ],
+)
+def test_form_c_is_judged_against_the_ring_s_own_pair(form_c: float, noise: float, want: str) -> None:
+    rows = rings(form_c, noise)
+    (row,) = l3_report.judge(rows, 0)  # the pair has no A/A arm here: nothing is judged against it
+    assert (row.variant, row.verdict, row.recorded, row.agrees) == ("form_c", want, None, None)
+    assert row.ratio_to_baseline == pytest.approx(form_c, abs=3e-3)
+    word = "saves" if form_c < 1 else "costs"
+    assert row.reason and f"the fusion {word}" in row.reason and "bar >= +5.00 %" in row.reason
+    assert "takes 84 % of pair_ring's time, so no fusion could save more than 8.0" in row.reason
+    assert "what is not reading binds" in row.reason
+    assert "in geometry 4r3b2s-drawn-late4 against 8r2b2s3x-drawn, 396 blocks in 0.75 waves" in row.reason
+    assert "0.75 waves against 264 in 0.65, its exchange: own 1 group a block, 36 groups" in row.reason
+    assert row.reason.endswith("36 groups shared, 4 fills late, 80 registers against 72")
+    assert l3_report.judge(rows, 0) == [row]
+
+
+def test_a_reason_says_nothing_of_what_a_row_lacks() -> None:
+    rows = rings(0.9)
+    for row in rows:
+        row.notes, row.waves, row.registers = [n for n in row.notes if "geometry" not in n], None, None
+    (row,) = l3_report.judge(rows, 0)
+    assert row.reason and row.reason.endswith("of that read")
+
+
+def test_each_contest_has_a_floor_of_its_own() -> None:
+    coarse = [*arms(0.9), *(r for r in rings(0.9, 0.3) if r.variant not in ("pair", "form_a"))]
+    judged = {r.variant: r for r in l3_report.judge(coarse, 0)}
+    assert list(judged) == [f for c in l3.CONTESTS for f in c.forms]
+    assert judged["form_b"].verdict == "GO" and (judged["form_b"].noise_floor or 1) < 0.01
+    assert judged["form_c"].verdict == "INCONCLUSIVE" and (judged["form_c"].noise_floor or 0) > 0.2
+    without = [r for r in coarse if r.variant != "pair_ring_aa"]
+    assert "form_c" not in {r.variant for r in l3_report.judge(without, 0)}
+
+
+def test_weights_that_were_not_cold_decide_nothing_for_form_c() -> None:
+    rows = rings(0.9)
+    next(r for r in rows if r.variant == "form_c").notes.append("hot: too little memory")
+    assert l3_report.judge(rows, 0)[0].verdict == "INCONCLUSIVE"
+
+
+def test_the_matmul_form_and_the_fusion_are_told_apart() -> None:
+    first = l3_report.sections(rings(0.9), True)[0]
+    assert first.startswith("### What beats the recorded pair here")
+    assert "the matmul form, gate_up_14b, cu: pair_ring over pair 0.5" in first
+    assert "the fusion, both by the ring, gate_up_14b, cu: form_c over pair_ring 0.8998" in first
+    assert "both together, gate_up_14b, cu: form_c over pair 0.4500" in first
+    assert "| form_a" in first and "0.80" in first
+    assert "What beats the recorded pair here" in l3_report.readme(rings(0.9))
+    assert "What beats" not in "".join(l3_report.sections(arms(0.9), True)), "no ring kernel was measured"
 
 
 def test_without_an_a_a_pair_nothing_is_judged() -> None:

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from probes import l3_data
-from probes.core import q8, swiglu
+from probes.core import q8, ring, swiglu
 from probes.core.types import BadInput, Unavailable
 from probes.l3_data import Wanted
 
@@ -182,6 +182,99 @@ def test_a_traced_twin_gives_the_same_and_an_sm_per_block(l3_on_host: ctypes.CDL
     l3_on_host.run_form_b_traced(pointer(raw), pointer(x8), pointer(out), 96, 1, pointer(sm), 3, 0)
     same(out, want.q8)
     assert sm.tolist() == [0, 0, 0, 0xFFFFFFFF]
+
+
+# The ring's kernels on fibers: barriers, bulk copies that land late, blocks in any order
+
+FAULTS = "none, hang, double init, unknown barrier, too many arrivals, bad copy, copy left over".split(", ")
+
+
+def aligned(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """A copy on a multiple of 16, as bulk copies need it."""
+    room = np.empty(array.nbytes + 16, np.uint8)
+    start = -room.ctypes.data % 16
+    out = room[start : start + array.nbytes]
+    out[:] = array.reshape(-1).view(np.uint8)
+    return out
+
+
+class Matrix:
+    """Gate and up rows, their activations, and what every kernel must return."""
+
+    def __init__(self, nf: int, id_: int) -> None:
+        raw, x8 = l3_data.random_gate_up(nf, id_, 3), l3_data.random_x8(id_, 4)
+        self.nf, self.nbe, self.want = nf, id_ // 256, Wanted.of(l3_data.oracle(raw, x8))
+        self.w, self.x8 = aligned(raw), aligned(x8)
+
+    def launch(
+        self, rows_in_stage: int, stages: int, grid: int, seed: int, others: int = 1
+    ) -> tuple[Any, ...]:
+        """The arguments of a run; its seed also says how many sets of consumers there are."""
+        smem = stages * ring.stage_bytes(rows_in_stage, self.nbe * 144)
+        consumers = ring.consumer_warps(self.nbe * 4) * (1 + seed % 3)
+        return grid, 32 * (consumers + others), ctypes.c_int64(smem), seed
+
+    def matmul(self, lib: ctypes.CDLL, rows: int, stages: int, grid: int, drawn: bool, seed: int) -> None:
+        gu, counter = words(2 * self.nf + 1), np.zeros(1, np.uint32)
+        fault = lib.run_matmul_ring(
+            pointer(self.w), pointer(self.x8), pointer(gu), pointer(counter if drawn else None), self.nbe,
+            2 * self.nf, rows, stages, *self.launch(rows, stages, grid, seed),
+        )  # fmt: skip
+        assert FAULTS[fault] == "none"
+        same(gu[:-1], self.want.gu)
+        assert gu[-1] == 0xFFFFFFFF and counter[0] == 0
+
+    def form_c(
+        self, lib: ctypes.CDLL, pairs: int, stages: int, grid: int, own: int, late: int, seed: int
+    ) -> None:
+        sums, out = words(2 * self.nf), words(self.want.q8.size + 1)
+        counters = np.zeros(self.nf // 32 + 1, np.uint32)
+        shared = own * grid * 32
+        for _ in range(2):  # the second launch stands on the counters that the first one left
+            sums[:], out[:] = 0xFFFFFFFF, 0xFFFFFFFF
+            fault = lib.run_form_c(
+                pointer(self.w), pointer(self.x8), pointer(sums), pointer(out), pointer(counters), self.nf,
+                self.nbe, pairs, stages, own, late, *self.launch(2 * pairs, stages, grid, seed, 2),
+            )  # fmt: skip
+            assert FAULTS[fault] == "none"
+            same(out[:-1], self.want.q8)
+            assert out[-1] == 0xFFFFFFFF, "a word past the end was written"
+            halves = sums.reshape(2, self.nf)
+            same(halves[:, shared:].copy(), self.want.gu.reshape(2, self.nf)[:, shared:].copy())
+            assert (halves[:, :shared] == 0xFFFFFFFF).all(), "a block's own sums left it"
+            assert not counters.any(), "a counter is not back at 0"
+
+
+RING_SHAPES = [(32, 256), (64, 5120), (96, 512), (32, 8192), (32, 16640), (32, 50176)]
+"""One to eight virtual warps, two units per thread, and more than registers hold."""
+
+
+@pytest.mark.parametrize(("nf", "id_"), RING_SHAPES)
+def test_the_ring_s_forms_equal_the_oracle(l3_on_host: ctypes.CDLL, nf: int, id_: int) -> None:
+    """Seeds above 1 shuffle the blocks: whoever finishes a group last, its q8 block is the same."""
+    m = Matrix(nf, id_)
+    for rows, stages, grid, drawn in (
+        (1, 1, 1, False), (2, 2, 3, False), (4, 3, 2, True),
+        (8, 2, 4, False), (16, 1, 2, False), (1, 3, 5, True),
+    ):  # fmt: skip
+        for seed in (0, 1, 2, 3):
+            m.form_c(l3_on_host, rows, stages, grid, nf // 32 // grid, seed, seed)
+            m.form_c(l3_on_host, rows, stages, grid, 0, seed, seed)
+            m.matmul(l3_on_host, rows, stages, grid, drawn, seed)
+    m.matmul(l3_on_host, 7, 2, 3, False, 5)
+
+
+@pytest.mark.parametrize("nf", [32, 96, 160])
+def test_no_geometry_of_form_c_hangs_or_drops_a_group(l3_on_host: ctypes.CDLL, nf: int) -> None:
+    """Grids below, at and above the number of groups; all groups own, some shared, all shared."""
+    m = Matrix(nf, 256)
+    for pairs in (1, 2, 4, 8, 16):
+        for stages in (1, 2, 3):
+            for grid in (1, 2, 3, 4, 5, 7):
+                for own in range(nf // 32 // grid + 1):
+                    for late in (0, 1, 3):
+                        seed = pairs + 5 * stages + grid + own
+                        m.form_c(l3_on_host, pairs, stages, grid, own, late, seed)
 
 
 # Data

@@ -49,7 +49,7 @@ def test_verdicts_replay_from_the_samples(path: Path) -> None:
     assert {r.id: (r.verdict, r.ratio_to_baseline, r.noise_floor) for r in again} == close
     swept = any(report.POINT in r.variant for r in rows)
     assert bool(kept) is not swept, "every report decides something, but for a sweep over launches"
-    assert swept is path.stem.endswith("-sweep")
+    assert swept is path.stem.endswith(("-sweep", "-geometries"))
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda p: f"{p.parent.name}/{p.stem}")

@@ -67,6 +67,20 @@ def test_the_default_rule_fits_wherever_a_row_does() -> None:
         l1_ring.plan(huge, GPL, stride, l1_ring.default_geometry(huge, stride, H200), H200)
 
 
+@pytest.mark.parametrize(
+    ("text", "geometry"),
+    [
+        ("8r2b0s-drawn", Geometry(8, 2, 0, True)),
+        ("1r4b3s-dealt", Geometry(1, 4, 3)),
+        ("8r2b2s3x-drawn", Geometry(8, 2, 2, True, 3)),
+        ("16r1b10s4x-dealt", Geometry(16, 1, 10, False, 4)),
+    ],
+)
+def test_a_geometry_is_its_text(text: str, geometry: Geometry) -> None:
+    assert str(geometry) == text and Geometry.parse(text) == geometry
+    assert Geometry.parse("8r2b0s1x-drawn") == Geometry(8, 2, 0, True), "one set needs no word"
+
+
 def test_rows_survive_being_written() -> None:
     rows = {"padded": Tuned(Geometry(4, 2, 3), 1), "gpl": Tuned(Geometry(8, 1, 0, True), 4)}
     text = 'devices = ["a", "b"]\nwhere = "here"\n' + tuning.dump("attn_v_7b", rows)
@@ -83,6 +97,15 @@ def test_rows_survive_being_written() -> None:
         ('[l1.attn_v_7b]\ngpl = { ring = "1r1b0s-dealt" }', "a row is"),
         ('[l1.attn_v_7b]\ngpl = { ring = "1r1b0s-dealt", async = 0 }', "blocks per SM, got 0"),
         ('[l1.attn_v_7b]\ngpl = { ring = "fast", async = 1 }', "got 'fast'"),
+        ('[l1.attn_v_7b]\ngpl = { ring = "8r2b0s3x-drawn", async = 1 }', "one set of consumers, got 8r2b"),
+        (
+            '[l1]\n[l2.ffn_down24]\nffn_down = { ring = "2r2b0s2x-dealt", ahead = 0 }',
+            "ffn_down: this kernel's block has one set of consumers, got 2r2b0s2x-dealt",
+        ),
+        (
+            '[l1]\n[l2.ffn_down24]\nffn_down = { ring = "2r2b0s-dealt", ahead = 0, plain = "2r2b0s2x-dealt"}',
+            "one set of consumers, got 2r2b0s2x-dealt",
+        ),
     ],
 )
 def test_a_bad_table_names_its_fault(text: str, words: str) -> None:

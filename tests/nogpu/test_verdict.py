@@ -107,8 +107,12 @@ def test_the_recorded_figures_get_the_recorded_verdicts() -> None:
 
 
 def test_bars() -> None:
-    assert list(bars()) == ["l1.dpl", "l2.pdl", "l3.fused"]
-    l1, l2, l3 = bars().values()
+    assert list(bars()) == [
+        "l1.dpl", "l2.pdl", "l2.ring_bandwidth", "l2.ring_decode", "l3.fused", "l3.row_grained",
+    ]  # fmt: skip
+    l1, l2, l3 = (bar(name) for name in ("l1.dpl", "l2.pdl", "l3.fused"))
+    past = {name: b.bar for name, b in bars().items() if b not in (l1, l2, l3)}
+    assert past == {"l2.ring_bandwidth": 0.10, "l2.ring_decode": 0.08, "l3.row_grained": 0.05}
     assert (l1.bar, l1.metric, l1.strict) == (0.0165, "time_saved", False)
     assert (l2.bar, l2.metric, l2.strict) == (0.003, "speedup", False)
     assert (l3.bar, l3.metric, l3.strict) == (0.0, "time_saved", True)

@@ -6,8 +6,20 @@
     [l1.lm_head_14b]                    # a case, a row per layout
     gpl = { ring = "8r2b0s-drawn", async = 3 }
 
-`ring` is a geometry as the sweep's rows name it (`gpl_ring@8r2b0s-drawn`), `async` blocks per SM. A shape
-that no row speaks of gets its probe's own rule (for L1: `l1_ring.default_geometry`).
+    [l2.ffn_down24]                     # a chain of ring kernels, a row per matrix; not every table has one
+    ffn_down = { ring = "2r2b5s-dealt", ahead = 0, plain = "2r2b0s-dealt" }
+
+    [l3.gate_up_14b]                    # gate and up of one layer; not every table has one
+    pair_ring = { ring = "8r2b2s3x-drawn" }
+    form_c = { ring = "4r3b2s-drawn", late = 4 }  # gate rows: a stage holds as many up rows too
+
+    [l3."gate_up_14b@48sm"]             # the same in a partition of 48 SMs, where that has rows of its own
+
+`ring` is a geometry as the sweep's rows name it (`gpl_ring@8r2b0s-drawn`; with `3x` three sets of consumers,
+which only L3's kernels have), `async` blocks per SM, `ahead` the fills beyond a ring's stages that are
+prefetched into L2, `plain` the ring of the plain graph, `late` the fills of its own that a block of form_c
+keeps for after those that it draws. What no row speaks of gets its probe's own rule
+(`l1_ring.default_geometry`, `l2_ring.default_geometry`, `l3_launch.default_choice`).
 """
 
 from __future__ import annotations
@@ -15,7 +27,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
@@ -26,24 +38,30 @@ from probes.core.types import BadInput, Shape
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A ring: rows per fill, blocks per SM, stages (0: as many as fit), tickets drawn or dealt."""
+    """A ring: rows per fill, blocks per SM, stages (0: as many as fit), tickets drawn or dealt, sets.
+
+    A set is as many consumer warps as a row has use for; several take a fill's rows by turns.
+    """
 
     rows: int
     blocks_per_sm: int
     stages: int = 0
     drawn: bool = False
+    sets: int = 1
 
     def __str__(self) -> str:
         tickets = "drawn" if self.drawn else "dealt"
-        return f"{self.rows}r{self.blocks_per_sm}b{self.stages}s-{tickets}"
+        sets = f"{self.sets}x" if self.sets != 1 else ""
+        return f"{self.rows}r{self.blocks_per_sm}b{self.stages}s{sets}-{tickets}"
 
     @classmethod
     def parse(cls, text: str) -> Geometry:
         """The geometry that `str` wrote. Raises BadInput."""
-        found = re.fullmatch(r"(\d+)r(\d+)b(\d+)s-(drawn|dealt)", text)
+        found = re.fullmatch(r"(\d+)r(\d+)b(\d+)s(?:(\d+)x)?-(drawn|dealt)", text)
         if not found:
-            raise BadInput(f"a ring's geometry looks like 8r2b0s-drawn, got {text!r}")
-        return cls(int(found[1]), int(found[2]), int(found[3]), found[4] == "drawn")
+            raise BadInput(f"a ring's geometry looks like 8r2b0s-drawn or 8r2b0s3x-drawn, got {text!r}")
+        rows, blocks, stages, sets = (int(x or 1) for x in found.groups()[:4])
+        return cls(rows, blocks, stages, found[5] == "drawn", sets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +73,61 @@ class Tuned:
 
 
 @dataclass(frozen=True, slots=True)
+class ChainRing:
+    """What a sweep chose for one matrix of an L2 chain: a ring with dealt tickets, and fills prefetched.
+
+    `plain`: the ring of the plain graph, which has an SM to itself; None for the same one.
+    """
+
+    ring: Geometry
+    ahead: int = 0
+    plain: Geometry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GateUp:
+    """What a sweep chose for one ring variant of L3. `late`: form_c's own fills for after the drawn ones."""
+
+    ring: Geometry
+    late: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.ring) if self.late is None else f"{self.ring}-late{self.late}"
+
+    @classmethod
+    def parse(cls, text: str) -> GateUp:
+        """The choice that `str` wrote. Raises BadInput."""
+        ring, has_late, late = text.partition("-late")
+        if has_late and not re.fullmatch(r"\d+", late):
+            raise BadInput(f"a choice looks like 8r2b0s-drawn or 4r3b2s-drawn-late4, got {text!r}")
+        return cls(Geometry.parse(ring), int(late) if has_late else None)
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
-    """One device's file. `l1`: case -> layout -> what was chosen."""
+    """One device's file: what was chosen, by case and layout (l1), matrix (l2) or variant (l3)."""
 
     devices: tuple[str, ...]
     where: str
     l1: Mapping[str, Mapping[str, Tuned]]
+    l2: Mapping[str, Mapping[str, ChainRing]] = field(default_factory=dict)
+    l3: Mapping[str, Mapping[str, GateUp]] = field(default_factory=dict)
 
 
 CASES: dict[str, Shape] = {t.case: t.shape for m in MODELS for t in m.tensors}
+
+CHAINS: dict[str, tuple[str, ...]] = {
+    "ffn_down24": ("ffn_down",),
+    "attn_v24": ("attn_v",),
+    "decode13_ring": ("qkv", "o", "gate_up", "down"),
+}
+"""L2's chains of ring kernels, and the matrices of each."""
+
+GATE_UPS: dict[str, Shape] = {"gate_up_14b": Shape(2 * 13824, 5120)}
+"""L3's cases: gate rows and up rows together."""
+
+GATE_UP_ROWS: dict[str, tuple[int, ...]] = {"pair_ring": tuple(range(1, 33)), "form_c": (1, 2, 4, 8, 16)}
+"""L3's ring variants, and the rows that a ticket of each may name: form_c's divide a q8 block's 32 values."""
 
 
 def parse(text: str, name: str = "a tuning table") -> Table:
@@ -72,14 +136,22 @@ def parse(text: str, name: str = "a tuning table") -> Table:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"{name} is not valid TOML: {error}") from error
-    if unknown := sorted({"devices", "where", "l1"} ^ table.keys()):
-        raise BadInput(f"{name}: {unknown[0]!r} is missing, or unknown; it holds devices, where and l1")
+    if unknown := sorted({"devices", "where", "l1"} ^ (table.keys() - {"l2", "l3"})):
+        raise BadInput(f"{name}: {unknown[0]!r} is missing, or unknown; it holds devices, where, l1, l2, l3")
     return Table(
         tuple(table["devices"]),
         str(table["where"]),
         {
             case: {lay: _tuned(row, case, lay, name) for lay, row in rows.items()}
             for case, rows in table["l1"].items()
+        },
+        {
+            case: {matrix: _chain_ring(row, case, matrix, name) for matrix, row in rows.items()}
+            for case, rows in table.get("l2", {}).items()
+        },
+        {
+            case: {variant: _gate_up(row, case, variant, name) for variant, row in rows.items()}
+            for case, rows in table.get("l3", {}).items()
         },
     )
 
@@ -90,10 +162,63 @@ def _tuned(row: object, case: str, lay: str, name: str) -> Tuned:
         raise BadInput(f"{where}: there is no such case or layout")
     if not isinstance(row, dict) or row.keys() != {"ring", "async"}:
         raise BadInput(f'{where}: a row is {{ ring = "8r2b0s-drawn", async = 2 }}, got {row!r}')
-    blocks = row["async"]
+    ring, blocks = _one_set(row["ring"], where), row["async"]
     if not isinstance(blocks, int) or isinstance(blocks, bool) or blocks < 1:
         raise BadInput(f"{where}: async counts blocks per SM, got {blocks!r}")
-    return Tuned(Geometry.parse(str(row["ring"])), blocks)
+    return Tuned(ring, blocks)
+
+
+def _one_set(text: object, where: str) -> Geometry:
+    """The geometry of a kernel whose block has one set of consumers."""
+    ring = Geometry.parse(str(text))
+    if ring.sets != 1:
+        raise BadInput(f"{where}: this kernel's block has one set of consumers, got {ring}")
+    return ring
+
+
+def _chain_ring(row: object, case: str, matrix: str, name: str) -> ChainRing:
+    where = f"{name}: [l2.{case}] {matrix}"
+    if matrix not in CHAINS.get(case, ()):
+        raise BadInput(f"{where}: there is no such chain or matrix")
+    if not isinstance(row, dict) or row.keys() - {"plain"} != {"ring", "ahead"}:
+        raise BadInput(f'{where}: a row is {{ ring = "4r1b0s-dealt", ahead = 0 }}, got {row!r}')
+    ring, ahead = _one_set(row["ring"], where), row["ahead"]
+    plain = _one_set(row["plain"], where) if "plain" in row else None
+    for geometry in (ring, plain):
+        if geometry and geometry.drawn:
+            raise BadInput(f"{where}: a chain's tickets are dealt, got {geometry}")
+    if not isinstance(ahead, int) or isinstance(ahead, bool) or ahead < 0:
+        raise BadInput(f"{where}: ahead counts fills, got {ahead!r}")
+    return ChainRing(ring, ahead, plain)
+
+
+def _gate_up(row: object, case: str, variant: str, name: str) -> GateUp:
+    where = f"{name}: [l3.{case}] {variant}"
+    if re.sub(r"@\d+sm$", "", case) not in GATE_UPS or variant not in GATE_UP_ROWS:
+        raise BadInput(f"{where}: there is no such case or variant")
+    form_c = variant == "form_c"
+    if not isinstance(row, dict) or row.keys() != ({"ring", "late"} if form_c else {"ring"}):
+        like = '{ ring = "4r3b2s-drawn", late = 4 }' if form_c else '{ ring = "8r2b2s3x-drawn" }'
+        raise BadInput(f"{where}: a row is {like}, got {row!r}")
+    late = row.get("late")
+    if late is not None and (not isinstance(late, int) or isinstance(late, bool) or late < 0):
+        raise BadInput(f"{where}: late counts fills, got {late!r}")
+    choice = GateUp(Geometry.parse(str(row["ring"])), late)
+    if wrong := gate_up_fault(variant, choice):
+        raise BadInput(f"{where}: {wrong}")
+    return choice
+
+
+def gate_up_fault(variant: str, choice: GateUp) -> str:
+    """What a ring variant of L3 cannot be launched with, '' for nothing."""
+    ring, fit = choice.ring, GATE_UP_ROWS[variant]
+    if ring.sets < 1:
+        return f"a block has a set of consumers at least, got {ring}"
+    if ring.rows not in fit:
+        return f"rows are one of {', '.join(map(str, fit))}, got {ring}"
+    if variant == "form_c" and not ring.drawn:
+        return f"the fills left over are drawn, got {ring}"
+    return ""
 
 
 @cache
@@ -114,6 +239,50 @@ def l1(slug: str, shape: Shape, layout: str) -> Tuned | None:
     found = table(slug)
     case = next((c for c, s in CASES.items() if s == shape), "")
     return found.l1.get(case, {}).get(layout) if found else None
+
+
+def l2(slug: str, case: str, matrix: str) -> ChainRing | None:
+    """What was chosen for one matrix of a chain."""
+    found = table(slug)
+    return found.l2.get(case, {}).get(matrix) if found else None
+
+
+def l3(slug: str, shape: Shape, variant: str) -> GateUp | None:
+    """What was chosen for gate and up of a shape (rows of both together) and a ring variant.
+
+    A partition (`nvidia-h200-48sm`) has its own rows, or else its device's.
+    """
+    device, part = device_and_part(slug)
+    found = table(device)
+    case = next((c for c, s in GATE_UPS.items() if s == shape), "")
+    names = [f"{case}@{part}", case] if part else [case]
+    rows = [found.l3.get(name, {}).get(variant) for name in names] if found else []
+    return next((row for row in rows if row), None)
+
+
+def device_and_part(slug: str) -> tuple[str, str]:
+    """A partition's device and size (`48sm`); the slug itself and '' for a whole device."""
+    found = re.fullmatch(r"(.+)-(\d+sm)", slug)
+    return (found[1], found[2]) if found else (slug, "")
+
+
+def dump_l3(case: str, rows: Mapping[str, GateUp], part: str = "") -> str:
+    """One case's rows as they stand in a table; `part`: of a partition of that size."""
+    lines = []
+    for variant, row in rows.items():
+        late = "" if row.late is None else f", late = {row.late}"
+        lines.append(f'{variant:{max(map(len, rows))}} = {{ ring = "{row.ring}"{late} }}')
+    return "\n".join([f'[l3."{case}@{part}"]' if part else f"[l3.{case}]", *lines])
+
+
+def dump_l2(case: str, rows: Mapping[str, ChainRing]) -> str:
+    """One chain's rows as they stand in a table."""
+    wide = max(map(len, rows))
+    lines = []
+    for matrix, row in rows.items():
+        plain = f', plain = "{row.plain}"' if row.plain else ""
+        lines.append(f'{matrix:{wide}} = {{ ring = "{row.ring}", ahead = {row.ahead}{plain} }}')
+    return "\n".join([f"[l2.{case}]", *lines])
 
 
 def dump(case: str, rows: Mapping[str, Tuned]) -> str:

@@ -1,160 +1,23 @@
-// The kernels of l1_ring.cu themselves, run on the host by fibers: barriers, bulk copies and all.
-//
-// A bulk copy spoils its stage at once and lands at a time that the seed chooses, whole and in any order, while
-// threads wait. A barrier is its pending arrivals, its outstanding bytes and its phase, as PTX defines them. A wait
-// that nothing can end any more (or that takes too long) ends the run with an error instead of hanging.
-#include "cuda_runtime.h"
-
-#include <map>
-
-#define __CUDACC__
-#define PROBES_FIBERS
-
-namespace host {
-
-enum Fault { kNone, kHang, kDoubleInit, kUnknownBarrier, kTooManyArrivals, kBadCopy, kCopyLeftOver };
-
-struct State {
-    int arrivals, pending;
-    int64_t bytes;
-    uint32_t phase;
-};
-struct Copy {
-    uint8_t* to;
-    const uint8_t* from;
-    uint32_t bytes;
-    void* barrier;
-};
-
-inline int grid, threads, fault;
-inline size_t memory_size;
-inline std::vector<uint8_t> memory;
-inline std::map<void*, State> barriers;
-inline std::vector<Copy> copies;
-inline std::mt19937 chance;
-inline int64_t progress, most_copies;
-
-inline ucontext_t outside;
-
-inline void fail(Fault why) {
-    if (!fault) fault = why;
-}
-
-// Leave the run from within a fiber: no other fiber goes on.
-[[noreturn]] inline void give_up() {
-    setcontext(&outside);
-    std::abort();
-}
-
-inline State& state(void* b) {
-    auto found = barriers.find(b);
-    if (found == barriers.end()) fail(kUnknownBarrier), give_up();
-    return found->second;
-}
-
-inline void settle(State& s) {
-    if (s.pending < 0) fail(kTooManyArrivals);
-    if (s.pending == 0 && s.bytes == 0) s.pending = s.arrivals, ++s.phase, ++progress;
-}
-
-inline void land_one() {
-    if (copies.empty()) return;
-    const size_t k = chance() % copies.size();
-    const Copy c = copies[k];
-    copies.erase(copies.begin() + k);
-    std::memcpy(c.to, c.from, c.bytes);
-    State& s = state(c.barrier);
-    s.bytes -= c.bytes;
-    ++progress;
-    settle(s);
-}
-
-}  // namespace host
-
-namespace probes {
-using Barrier = unsigned long long;
-inline uint8_t* ring_memory() { return host::memory.data() + (16 - reinterpret_cast<uintptr_t>(host::memory.data()) % 16) % 16; }
-inline int ring_blocks() { return host::grid; }
-inline int ring_warps() { return host::threads / 32; }
-inline void barrier_init(Barrier* b, int arrivals) {
-    if (host::barriers.count(b)) host::fail(host::kDoubleInit);
-    host::barriers[b] = {arrivals, arrivals, 0, 0};
-}
-inline void barriers_ready() {}
-inline void barrier_arrive(Barrier* b) {
-    auto& s = host::state(b);
-    --s.pending, ++host::progress;
-    host::settle(s);
-}
-inline void barrier_expect(Barrier* b, uint32_t bytes) {
-    host::state(b).bytes += bytes;
-    barrier_arrive(b);
-}
-inline void barrier_wait(Barrier* b, uint32_t parity) {
-    int64_t seen = host::progress, idle = 0;
-    while ((host::state(b).phase & 1) == parity) {
-        if (host::chance() % 4 == 0) host::land_one();
-        if ((host::state(b).phase & 1) != parity) break;
-        if (seen != host::progress) seen = host::progress, idle = 0;
-        if (++idle > 3000) host::fail(host::kHang), host::give_up();
-        host::pause();
-    }
-}
-inline void bulk_copy(uint8_t* to, const uint8_t* from, uint32_t bytes, Barrier* b) {
-    const uint8_t* start = ring_memory();
-    const auto bad = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 != 0; };
-    if (bytes == 0 || bytes % 16 || bad(to) || bad(from) || to < start || to + bytes > start + host::memory_size)
-        host::fail(host::kBadCopy);
-    std::memset(to, 0xA5, bytes);
-    host::copies.push_back({to, from, bytes, b});
-    host::most_copies = std::max<int64_t>(host::most_copies, host::copies.size());
-}
-}  // namespace probes
-
-inline void __syncwarp() { __shfl_xor_sync(0xffffffffu, 0, 0); }
-inline uint32_t atomicInc(uint32_t* p, uint32_t limit) {
-    const uint32_t old = *p;
-    *p = old >= limit ? 0 : old + 1;
-    return old;
-}
+// The kernels of l1_ring.cu themselves, run on the host by fibers: see ring.h.
+#include "ring.h"
 
 #include "l1_ring.cu"
-
-namespace {
-int launch(int grid, int block, size_t smem, unsigned seed, const std::function<void()>& kernel) {
-    host::grid = grid, host::threads = block, host::fault = host::kNone, host::memory_size = smem;
-    host::chance.seed(seed), host::most_copies = 0;
-    getcontext(&host::outside);
-    if (host::fault) return host::fault;
-    for (int b = 0; b < grid && !host::fault; ++b) {  // host::launch numbers blocks from 0: one at a time, so set anew
-        host::memory.assign(smem + 16, 0xFF);
-        host::barriers.clear(), host::copies.clear();
-        const std::function<void()> body = [&, b] {
-            blockIdx.x = b;
-            kernel();
-        };
-        host::launch(1, block, seed, body);
-        if (!host::copies.empty()) host::fail(host::kCopyLeftOver);
-    }
-    return host::fault;
-}
-}  // namespace
 
 #define PROBES_RUN(layout)                                                                                              \
     extern "C" int run_ring_##layout(const uint8_t* w, const uint8_t* x8, float* out, uint32_t* counter, int nbe,         \
                                      int stride, int od, int rows, int stages, int grid, int block, int64_t smem,       \
                                      unsigned seed) {                                                                   \
-        return launch(grid, block, smem, seed,                                                                          \
+        return host::ring_launch(grid, block, smem, seed,                                                                          \
                       [=] { l1_##layout##_ring(w, x8, out, counter, nbe, stride, od, rows, stages); });                 \
     }                                                                                                                   \
     extern "C" int run_async_##layout(const uint8_t* w, const uint8_t* x8, float* out, int nbe, int stride, int od,       \
                                       int grid, int block, unsigned seed) {                                             \
-        return launch(grid, block, 0, seed, [=] { l1_##layout##_async(w, x8, out, nbe, stride, od); });                 \
+        return host::ring_launch(grid, block, 0, seed, [=] { l1_##layout##_async(w, x8, out, nbe, stride, od); });                 \
     }
 PROBES_LAYOUTS(PROBES_RUN)
 extern "C" int64_t most_copies() { return host::most_copies; }
 extern "C" int run_hang() {
-    return launch(1, 64, 64, 0, [] {
+    return host::ring_launch(1, 64, 64, 0, [] {
         auto* b = reinterpret_cast<probes::Barrier*>(probes::ring_memory());
         if (threadIdx.x == 0) probes::barrier_init(b, 2);
         __syncthreads();

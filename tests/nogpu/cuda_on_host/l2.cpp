@@ -1,5 +1,5 @@
 // The kernels of l2.cu themselves, run on the host by fibers: run_NAME_KIND(its arguments, grid, block, seed).
-#include "cuda_runtime.h"
+#include "ring.h"
 
 inline Dim gridDim;
 using std::min;
@@ -17,7 +17,6 @@ void atomicMax(T* p, T value) {
     *p = std::max(*p, value);
 }
 
-#define __CUDACC__
 #include "l2.cu"
 
 template <class... P, class... A>
@@ -54,3 +53,17 @@ RUN2(quantise, (const float* x, uint32_t* x8, LAUNCH), x, x8)
 RUN2(swiglu_quantise, (const float* gu, uint32_t* x8, int nf, LAUNCH), gu, x8, nf)
 RUN2(add, (const float* a, const float* b, float* out, LAUNCH), a, b, out)
 RUN2(empty, (LAUNCH))
+
+// The fault of a run, 0 for none (ring.h).
+#define RUN_RING(name)                                                                                                \
+    extern "C" int run_##name(int kind, const uint8_t* w, const uint8_t* x8, uint32_t* next8, float* out, int nbe,      \
+                              int stride, int od, int rows, int stages, int ahead, int grid, int block, int64_t smem,  \
+                              unsigned seed) {                                                                        \
+        const auto kernel = kind == 0 ? l2_##name##_plain : kind == 1 ? l2_##name##_entry : l2_##name##_late;          \
+        return host::ring_launch(grid, block, smem, seed, [=] {                                                       \
+            kernel(w, x8, next8, out, nbe, stride, od, rows, stages, ahead, 0, nullptr);                              \
+        });                                                                                                           \
+    }
+RUN_RING(q4k_ring)
+RUN_RING(q6k_ring)
+extern "C" int64_t prefetches() { return host::prefetches; }

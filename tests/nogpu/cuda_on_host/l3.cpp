@@ -1,6 +1,6 @@
 // The kernels of l3.cu themselves, run on the host by fibers.
-#include "cuda_runtime.h"
-#define __CUDACC__
+#include "ring.h"
+
 #include "l3.cu"
 
 extern "C" {
@@ -35,5 +35,16 @@ void run_swiglu_quant(const float* gu, uint32_t* q8, int nf, int grid, unsigned 
 }
 void run_quant(const float* h, uint32_t* q8, int nf, int grid, unsigned seed) {
     host::launch(grid, probes::kThreads, seed, [=] { l3_quant(h, q8, nf); });
+}
+// The fault of a run, 0 for none (ring.h).
+int run_matmul_ring(const uint8_t* w, const uint8_t* x8, float* gu, uint32_t* counter, int nbe, int od, int rows, int stages,
+                    int grid, int block, int64_t smem, unsigned seed) {
+    return host::ring_launch(grid, block, smem, seed, [=] { l3_matmul_ring(w, x8, gu, counter, nbe, od, rows, stages); });
+}
+int run_form_c(const uint8_t* w, const uint8_t* x8, float* sums, uint32_t* q8, uint32_t* counters, int nf, int nbe, int rows,
+               int stages, int own, int late, int grid, int block, int64_t smem, unsigned seed) {
+    return host::ring_launch(grid, block, smem, seed, [=] {
+        l3_form_c(w, x8, sums, q8, counters, nf, nbe, rows, stages, own, late);
+    });
 }
 }

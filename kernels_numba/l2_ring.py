@@ -1,0 +1,87 @@
+"""L2's matrices through a ring, in the kinds of pdl.py. Twin of kernels_cu/l2_ring.cuh.
+
+    q4k_ring   weights in q4_K as stored, pad40 activations, the next activations or null, one result per row,
+               super-blocks per row, row stride, rows, rows per ticket, stages, tickets to bring into L2 ahead
+               of the stages (late kind only), flags, stamps
+    q6k_ring   the same in q6_K, in the dpl layout
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from numba import types, uint32
+
+from kernels_numba import held, pdl, q4k_held, ring, ring_block, ring_feed
+from kernels_numba.ops import gpu_ops
+from probes.core.layouts import layout
+
+PAD_WORDS = 10
+_BYTES, _FLOATS, _WORDS, _LONGS = (
+    types.CPointer(t) for t in (types.uint8, types.float32, types.uint32, types.uint64)
+)
+_SIGNATURE = types.void(_BYTES, _BYTES, _WORDS, _FLOATS, *[types.int32] * 7, _LONGS)
+
+
+def _hooks(ops: SimpleNamespace, kind: str) -> SimpleNamespace:
+    """Where the consumers wait, and the tail trigger. h = (ahead, flags, x8, next8, words of activations)."""
+    from numba import cuda
+
+    gate, is_null, load4 = pdl.parts(kind), ring.statements().is_null, ops.load4
+    late_wait, tail = gate.late_wait, gate.tail
+
+    @ops.jit
+    def some(h):  # tickets to be brought into L2
+        return uint32(h[0])
+
+    @ops.jit
+    def none(h):  # only the late kind fetches ahead
+        return uint32(0)
+
+    @ops.jit
+    def before_activations(h):  # then next8 gets the activations, rotated by one unit
+        late_wait()
+        if not is_null(h[3]):
+            consumers = uint32(uint32(cuda.blockDim.x) - uint32(32))
+            i = uint32(uint32(cuda.blockIdx.x) * consumers + uint32(cuda.threadIdx.x))
+            while i < h[4]:
+                to = uint32(i + uint32(PAD_WORDS))
+                if to >= h[4]:
+                    to = uint32(to - h[4])
+                h[3][to] = load4(h[2], uint32(i * uint32(4)))[0]
+                i = uint32(i + uint32(cuda.gridDim.x) * consumers)
+
+    @ops.jit
+    def all_asked(h):  # the last tickets of this block
+        tail(h[1])
+
+    return SimpleNamespace(
+        ahead=some if kind == "late" else none, before_activations=before_activations, all_asked=all_asked
+    )
+
+
+def _ring(ops: SimpleNamespace, weights: SimpleNamespace, kind: str) -> Any:
+    """The ring kernel of one weight format and one kind."""
+    gate, no_counter, ring_of = pdl.parts(kind), ring.statements().no_counter, ring_block.ring_of(ops)
+    begin, end = gate.begin, gate.end
+    run = ring_feed.form(ops, weights, ring_feed.row_job(ops), _hooks(ops, kind))
+
+    def kernel(w, x8, next8, out, nbe, row_stride, od, rows, stages, ahead, flags, stamps):  # see above
+        begin(flags, stamps)
+        h = (ahead, flags, x8, next8, uint32(uint32(nbe) * uint32(8 * PAD_WORDS)))
+        run(ring_of(stages, rows, row_stride), x8, nbe, no_counter(), (w, out, uint32(od)), h)
+        end(flags, stamps)
+
+    return ring_block.kernel(kernel, weights)
+
+
+def kernels() -> dict[str, tuple[Any, Any]]:
+    """Every kernel as name -> (Python function, signature), ready for compile.py."""
+    ops = gpu_ops()
+    formats = {"q4k": q4k_held.rows(ops), "q6k": held.rows(ops, layout("dpl"))}
+    return {
+        f"l2_{name}_ring_{kind}": (_ring(ops, rows, kind), _SIGNATURE)
+        for name, rows in formats.items()
+        for kind in pdl.KINDS
+    }

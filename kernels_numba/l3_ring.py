@@ -1,0 +1,56 @@
+"""L3 through a ring of bulk copies: twins of l3_matmul_ring and l3_form_c in kernels_cu/l3.cu. sm_90 and up.
+
+    matmul_ring  the matmul row by row: weights, activations, gu, ticket counter or null, super-blocks per
+                 row, rows of the matrix, rows per ticket, stages
+    form_c       the whole fusion, see ring_gated.py: weights, activations, room for sums of rows that blocks
+                 share (as gu), q8, counters (a word per q8 block and one more, all 0), nf, super-blocks per
+                 row, row pairs per fill, stages, q8 blocks that a block makes by itself, fills of those that
+                 it keeps for the end
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from numba import int32, types, uint32
+
+from kernels_numba import q4k, q4k_held, ring_block, ring_feed, ring_gated
+from kernels_numba.ops import gpu_ops
+
+_BYTES, _FLOATS, _WORDS = (
+    types.CPointer(types.uint8), types.CPointer(types.float32), types.CPointer(types.uint32),
+)  # fmt: skip
+
+
+def _matmul_ring(ops: SimpleNamespace, weights: SimpleNamespace) -> Any:
+    ring_of, job, hooks = ring_block.ring_of(ops), ring_feed.row_job(ops), ring_feed.no_hooks(ops)
+    run = ring_feed.form(ops, weights, job, hooks)
+
+    def kernel(w, x8, gu, counter, nbe, od, rows, stages):  # see above
+        parts = ring_of(stages, rows, int32(nbe * q4k.BLOCK))
+        run(parts, x8, nbe, counter, (w, gu, uint32(od)), 0)
+
+    return ring_block.kernel(kernel, weights)
+
+
+def _form_c(ops: SimpleNamespace, weights: SimpleNamespace) -> Any:
+    ring_of, run = ring_block.ring_of(ops), ring_gated.form(ops, weights)
+
+    def kernel(w, x8, sums, q8, counters, nf, nbe, rows, stages, own, late):  # see above
+        parts = ring_of(stages, int32(2 * rows), int32(nbe * q4k.BLOCK))
+        run(parts, x8, nbe, (w, sums, q8, counters, uint32(nf), uint32(rows), uint32(own), uint32(late)))
+
+    return ring_block.kernel(kernel, weights)
+
+
+def kernels() -> dict[str, tuple[Any, Any]]:
+    """Every kernel as name -> (Python function, signature), ready for compile.py."""
+    ops = gpu_ops()
+    weights = q4k_held.rows(ops)
+    matmul = types.void(_BYTES, _BYTES, _FLOATS, _WORDS, *[types.int32] * 4)
+    form_c = types.void(_BYTES, _BYTES, _FLOATS, _WORDS, _WORDS, *[types.int32] * 6)
+    return {
+        "l3_matmul_ring": (_matmul_ring(ops, weights), matmul),
+        "l3_form_c": (_form_c(ops, weights), form_c),
+    }

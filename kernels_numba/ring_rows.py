@@ -1,0 +1,141 @@
+"""How a ring's consumers sum rows, whatever the weights: held steps, butterflies, rows in passes.
+
+A weight format is a namespace of functions, held.rows(ops, layout) or q4k_held.rows(ops):
+
+    units                            of a super-block, a power of two
+    most_held                        units of a thread whose activations stay in registers, 1 or 3
+    most_threads                     of a block: what its registers are bound to
+    activation(x8, unit)             its activations from global memory; hold(activation, owned) prepares them
+    place(unit, nbe), pin(place)     where its weights lie in a row, and the same kept in registers
+    group_of(unit), lane_of(thread)  what a unit's place in its super-block decides, of one or of a thread's
+    piece(row address, place)        its weights out of shared memory
+    term(piece, held, group)         its term of the reference order
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from numba import int32, uint32
+
+from kernels_numba import ring
+
+THREADS = 256
+
+
+def butterflies(ops: SimpleNamespace) -> SimpleNamespace:
+    """one(a, lane), two(a, b, lane), four(a, b, c, d, lane): a virtual warp's sums of that many rows at once.
+
+    Lane k ends with the sum of row k // (32 // rows); see held.cuh's butterfly.
+    """
+    from numba import cuda
+
+    add = ops.add
+
+    @ops.jit
+    def from4(v):  # offsets 4, 2, 1
+        v = add(v, cuda.shfl_xor_sync(0xFFFFFFFF, v, 4))
+        v = add(v, cuda.shfl_xor_sync(0xFFFFFFFF, v, 2))
+        return add(v, cuda.shfl_xor_sync(0xFFFFFFFF, v, 1))
+
+    @ops.jit
+    def halve(a, b, lane, offset):  # keep one sum, hand the other over
+        upper = (lane & offset) != 0
+        keep, give = (b, a) if upper else (a, b)
+        return add(keep, cuda.shfl_xor_sync(0xFFFFFFFF, give, offset))
+
+    @ops.jit
+    def one(a, lane):  # float32, int32 -> float32
+        v = add(a, cuda.shfl_xor_sync(0xFFFFFFFF, a, 16))
+        return from4(add(v, cuda.shfl_xor_sync(0xFFFFFFFF, v, 8)))
+
+    @ops.jit
+    def two(a, b, lane):  # the same
+        v = halve(a, b, lane, 16)
+        return from4(add(v, cuda.shfl_xor_sync(0xFFFFFFFF, v, 8)))
+
+    @ops.jit
+    def four(a, b, c, d, lane):  # the same
+        return from4(halve(halve(a, c, lane, 16), halve(b, d, lane, 16), lane, 8))
+
+    return SimpleNamespace(one=one, two=two, four=four)
+
+
+def held_steps(ops: SimpleNamespace, rows: SimpleNamespace) -> dict[int, Any]:
+    """K -> function (x8, thread, nbe) -> (held, place) * K: a thread's activations of its first K units."""
+    hold, activation, place, pin, units = rows.hold, rows.activation, rows.place, rows.pin, rows.units
+
+    @ops.jit
+    def step(x8, thread, k, nbe):  # -> held, place
+        mine = int32(thread + int32(k * THREADS))
+        owned = mine < int32(nbe * units)
+        u = mine if owned else int32(thread & (units - 1))
+        return hold(activation(x8, u), owned), pin(place(u, nbe))
+
+    @ops.jit
+    def one(x8, thread, nbe):  # K = 1
+        return step(x8, thread, 0, nbe)
+
+    @ops.jit
+    def two(x8, thread, nbe):  # K = 2
+        a, b = step(x8, thread, 0, nbe), step(x8, thread, 1, nbe)
+        return a[0], a[1], b[0], b[1]
+
+    @ops.jit
+    def three(x8, thread, nbe):  # K = 3
+        a, b, c = step(x8, thread, 0, nbe), step(x8, thread, 1, nbe), step(x8, thread, 2, nbe)
+        return a[0], a[1], b[0], b[1], c[0], c[1]
+
+    return {1: one, 2: two, 3: three}
+
+
+def row_sums(ops: SimpleNamespace, rows: SimpleNamespace) -> dict[int, Any]:
+    """K -> function (row, steps, group) -> float32: a thread's K terms of one row, in ascending order."""
+    add, term, piece = ops.add, rows.term, rows.piece
+
+    @ops.jit
+    def one(row, s, group):  # K = 1
+        return term(piece(row, s[1]), s[0], group)
+
+    @ops.jit
+    def two(row, s, group):  # K = 2
+        a, b = piece(row, s[1]), piece(row, s[3])
+        return add(term(a, s[0], group), term(b, s[2], group))
+
+    @ops.jit
+    def three(row, s, group):  # K = 3
+        a, b, c = piece(row, s[1]), piece(row, s[3]), piece(row, s[5])
+        return add(add(term(a, s[0], group), term(b, s[2], group)), term(c, s[4], group))
+
+    return {1: one, 2: two, 3: three}
+
+
+def passes(ops: SimpleNamespace, row_sum: Any) -> dict[int, Any]:
+    """P -> function (row, stride, steps, group, lane, sums): P rows of a stage, row r's sum to sums[8 r]."""
+    store = ring.statements().store_float
+    reduce = butterflies(ops)
+    sum1, sum2, sum4 = reduce.one, reduce.two, reduce.four
+
+    @ops.jit
+    def one(row, stride, s, group, lane, sums):  # P = 1
+        total = sum1(row_sum(row, s, group), lane)
+        if lane == 0:
+            store(sums, total)
+
+    @ops.jit
+    def two(row, stride, s, group, lane, sums):  # P = 2
+        total = sum2(row_sum(row, s, group), row_sum(uint32(row + stride), s, group), lane)
+        if lane & 15 == 0:
+            store(uint32(sums + uint32(lane) * uint32(2)), total)
+
+    @ops.jit
+    def four(row, stride, s, group, lane, sums):  # P = 4
+        r1, r2 = uint32(row + stride), uint32(row + uint32(2) * stride)
+        a, b = row_sum(row, s, group), row_sum(r1, s, group)
+        c, d = row_sum(r2, s, group), row_sum(uint32(r2 + stride), s, group)
+        total = sum4(a, b, c, d, lane)
+        if lane & 7 == 0:
+            store(uint32(sums + uint32(lane) * uint32(4)), total)
+
+    return {1: one, 2: two, 4: four}

@@ -1,0 +1,116 @@
+"""A ring of stages in shared memory: its geometry on a device, the same for every kernel that has one.
+
+One block is a warp per virtual warp that owns a unit (the consumers; or several such sets, which take the
+rows of a fill by turns), and one more that feeds. A fill is so many rows of one ticket; a stage holds a fill.
+See kernels_cu/ring.cuh, whose `Ring` counts the same bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from probes.core.tuning import Geometry
+from probes.core.types import VIRTUAL_THREADS, BadInput, LaunchConfig, Unavailable
+
+if TYPE_CHECKING:
+    from probes.core.device import DeviceFacts
+
+WARP = 32
+VIRTUAL_WARPS = VIRTUAL_THREADS // WARP
+"""Virtual warps of the reference order."""
+
+MOST_ROWS = 32
+"""Rows of one fill at most: a lane of the feeder each."""
+
+MOST_STAGES = 64
+
+MOST_THREADS = 448
+"""Of a block: what the q4_K rings are compiled for (PROBES_RING_Q4K_BOUNDS); no other has several sets."""
+
+DEFAULT_BLOCKS = 2
+"""Blocks per SM where nobody swept: what the kernels' registers are bound to (core/bounds.py)."""
+
+DEFAULT_ROWS = (8, 4, 2, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One launch of a ring kernel. `rows`: what a ticket names; `drawn`: whether tickets are drawn."""
+
+    config: LaunchConfig
+    rows: int
+    stages: int
+    drawn: bool
+
+
+def consumer_warps(units: int) -> int:
+    """Virtual warps that own one of a row's `units`; the others would add exactly 0.0."""
+    return min(VIRTUAL_WARPS, -(-units // WARP))
+
+
+def stage_bytes(rows: int, row_stride: int) -> int:
+    """Shared memory of one stage: rows, eight warp sums a row, two barriers, twice first row and count."""
+    return rows * (row_stride + 4 * VIRTUAL_WARPS) + 2 * 8 + 4 * 4
+
+
+def room(blocks_per_sm: int, facts: DeviceFacts) -> int:
+    """Dynamic shared memory that each of so many blocks on an SM may have."""
+    share = facts.smem_per_sm_bytes // blocks_per_sm - facts.smem_reserved_per_block_bytes
+    return min(share, facts.smem_per_block_max_bytes) // 128 * 128
+
+
+def plan(
+    units: int, row_stride: int, fills: int, geometry: Geometry, facts: DeviceFacts, rows_per_fill: int = 0,
+    share: int = 1, others: int = 1, most_blocks: int = 0,
+) -> Plan:  # fmt: skip
+    """The launch of `geometry` for `fills` tickets of rows of `units` units.
+
+    rows_per_fill: rows that a stage holds, where that is not the ticket's own number of rows. share: kernels
+    that are to have room on an SM at the same time, so that a successor's stages fill under its predecessor.
+    others: the block's warps that do not sum: the feeder, and for some kernels a finisher. most_blocks: of
+    the grid, where that is not the tickets' number.
+    Raises BadInput (a geometry that makes no sense) and Unavailable with the reason for a SKIPPED row: a GPU
+    before sm_90, rows that do not fit into shared memory, or sets that make a block too large.
+    """
+    rows = rows_per_fill or geometry.rows
+    if not 1 <= rows <= MOST_ROWS or geometry.rows < 1 or geometry.blocks_per_sm < 1 or geometry.stages < 0:
+        raise BadInput(f"a ring needs 1 to {MOST_ROWS} rows per fill, 1 block per SM or more, got {geometry}")
+    if geometry.sets < 1:
+        raise BadInput(f"a ring needs a set of consumers, got {geometry}")
+    threads = WARP * (consumer_warps(units) * geometry.sets + others)
+    if threads > MOST_THREADS:
+        raise Unavailable(
+            f"{geometry}: {geometry.sets} x {consumer_warps(units)} consumer warps make a block of "
+            f"{threads} threads, more than {MOST_THREADS}"
+        )
+    if facts.compute_capability < (9, 0):
+        raise Unavailable(f"bulk copies need sm_90, this GPU is {facts.arch}")
+    one = stage_bytes(rows, row_stride)
+    most = room(geometry.blocks_per_sm * share, facts)
+    grid = min(fills, most_blocks or fills, facts.sms * geometry.blocks_per_sm)
+    stages = min(geometry.stages or most // one, -(-fills // grid), MOST_STAGES)
+    if stages < 1 or stages * one > most:
+        need = max(1, geometry.stages) * one
+        raise Unavailable(
+            f"{geometry}: needs {need} bytes of shared memory per block, {most} are there "
+            f"with {geometry.blocks_per_sm * share} per SM"
+        )
+    drawn = geometry.drawn and fills > stages * grid
+    return Plan(LaunchConfig(grid, threads, stages * one), geometry.rows, stages, drawn)
+
+
+def default_geometry(
+    od: int, row_stride: int, facts: DeviceFacts, blocks_per_sm: int = DEFAULT_BLOCKS, rows_each: int = 1
+) -> Geometry:
+    """The rule for what no tuning table speaks of: two blocks per SM, all stages that fit, drawn tickets.
+
+    A fill holds the most rows of 8, 4, 2, 1 that fit and leave a fill for every SM. Where not even one row
+    fits so often, one block per SM. od: rows that tickets name; rows_each: rows of a stage for each of them.
+    """
+    most = room(blocks_per_sm, facts)
+    fitting = [r for r in DEFAULT_ROWS if stage_bytes(r * rows_each, row_stride) <= most]
+    if not fitting:
+        return Geometry(1, 1, drawn=True)
+    rows = next((r for r in fitting if -(-od // r) >= facts.sms), fitting[-1])
+    return Geometry(rows, blocks_per_sm, drawn=True)

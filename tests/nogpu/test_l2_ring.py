@@ -1,0 +1,374 @@
+"""L2's chains of ring kernels without a GPU: geometry, arguments, activations, expected words, the sweep."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from probes import (
+    cli,
+    l2,
+    l2_chains,
+    l2_limit,
+    l2_make,
+    l2_measure,
+    l2_predict,
+    l2_report,
+    l2_ring,
+    l2_ring_buffers,
+    l2_ring_sweep,
+)
+from probes.bench import Bench
+from probes.core import decode, device, q6k, q8, recorded, ring, tuning
+from probes.core.layouts import layout
+from probes.core.packing import pack
+from probes.core.rows import Row
+from probes.core.tuning import ChainRing, Geometry
+from probes.core.types import BadInput, Resources, Shape, Unavailable, WrongResult
+from probes.gpu.kernels import Launch
+from tests.nogpu import l2_fakes
+from tests.nogpu.l2_fakes import FACTS, LAUNCHES, SMALL
+
+bench = l2_fakes.bench
+H200 = device.load("h200")
+CASES = [l2.Case("ffn_down24"), l2.Case("attn_v24"), l2.Case("decode13_ring", 128)]
+
+
+def arguments(*argv: str) -> Any:
+    return cli.parser("l2").parse_args(list(argv))
+
+
+def rows_of(bench: Bench, *argv: str) -> list[Row]:
+    return [r for rows in l2_measure.measure(bench, arguments("--backend", "cu", *argv)) for r in rows]
+
+
+# Tables
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+@pytest.mark.parametrize("profile", ["h200", "gb10"])
+def test_a_launch_and_its_successor_fit_on_an_sm(case: l2.Case, profile: str) -> None:
+    facts = device.load(profile)
+    rings = [s for s in l2_ring.steps(case, facts) if s.smem_bytes]
+    assert len(rings) == (4 if case.kv else 24)
+    for s in rings:
+        nbe, stride, od, rows, stages, ahead = s.args[4:]
+        assert isinstance(rows, int) and isinstance(stages, int) and isinstance(stride, int)
+        assert s.smem_bytes == stages * ring.stage_bytes(rows, stride) and ahead == 0
+        per_block = s.smem_bytes + facts.smem_reserved_per_block_bytes
+        assert l2_ring.SHARE * per_block <= facts.smem_per_sm_bytes
+        assert s.grid <= facts.sms and s.weight_bytes == int(od) * stride
+        assert stages >= 2 or -(-int(od) // rows) <= s.grid, "a stage is summed while another one fills"
+        units = int(nbe) * (8 if s.kernel == "q6k_ring" else 4)
+        assert s.block == 32 * (ring.consumer_warps(units) + 1)
+
+
+def test_the_h200_s_geometry_by_rule() -> None:
+    found = {
+        s.name: (s.args[-3:-1], s.grid, s.block)
+        for case in CASES
+        for s in l2_ring.steps(case, replace(H200, slug="nobody-s"))
+        if s.smem_bytes
+    }
+    assert found == {
+        "ffn_down": ((4, 2), 132, 288), "attn_v": ((4, 2), 132, 192), "down": ((4, 2), 132, 288),
+        "qkv": ((8, 4), 132, 128), "o": ((8, 4), 132, 128), "gate_up": ((8, 4), 132, 128),
+    }  # fmt: skip
+    huge = l2_ring.Matrix("huge", "q6k", Shape(8, 1 << 19))
+    assert l2_ring.default_geometry(huge, H200) == Geometry(1, 1)
+    with pytest.raises(Unavailable, match="bytes of shared memory per block"):
+        l2_ring.step_of(huge, ("w", "x", "n", "o"), ChainRing(Geometry(1, 1)), H200, 2)
+    with pytest.raises(Unavailable, match="sm_90"):
+        l2_ring.steps(CASES[0], device.load("a100"))
+
+
+def test_a_chain_hands_its_activations_on() -> None:
+    steps = l2_ring.steps(CASES[0], H200)
+    reads, writes = [s.args[1] for s in steps], [s.args[2] for s in steps]
+    assert reads == ["start8", *writes[:-1]] and set(writes) == {"a8", "b8"}
+    assert [s.args[0] for s in steps] == [f"w.{k}" for k in range(24)]
+    assert [s.args[3] for s in steps] == [f"out.{k}" for k in range(24)]
+    assert {s.weight_bytes for s in steps} == {5120 * 11344} and steps[0].weight_bytes == 3545 * 16384
+    assert l2_ring.steps(CASES[1], H200)[0].weight_bytes == 263 * 16384
+
+
+def test_decode13_ring_is_decode13_with_four_rings() -> None:
+    plain, rings = l2_chains.decode_steps(128), l2_ring.steps(CASES[2], H200)
+    assert sum(s.weight_bytes for s in rings) == l2_chains.layer_bytes(128)
+    for a, b in zip(plain, rings, strict=True):
+        assert (a.name, a.weight_bytes) == (b.name, b.weight_bytes)
+        if a == b:
+            assert not a.smem_bytes and a.kernel not in ("q4k", "q6k")
+            continue
+        assert b.kernel == f"{a.kernel}_ring" and b.args[2] == l2_chains.NULL
+        assert (b.args[0], b.args[1], b.args[3], b.args[4]) == a.args[:4]
+        assert isinstance(b.args[6], int) and b.args[6] == a.grid * (8 if a.kernel == "q4k" else 1)
+    given = {"down": ChainRing(Geometry(2, 2), 3)}
+    changed = l2_ring.steps(CASES[2], H200, given)
+    assert [a.name for a, b in zip(changed, rings, strict=True) if a != b] == ["down"]
+    assert changed[11].args[-3:] == (2, 2, 3) and changed[11].grid == 264
+
+
+def test_flags_by_kernel_and_arm() -> None:
+    start, tail = l2_chains.TRIGGER, l2_chains.TAIL
+    for s in (*l2_ring.steps(CASES[2], H200), *l2_chains.decode_steps(1), *l2_chains.stream_steps()):
+        knows = s.kernel in ("stream", "q4k", "q6k", "q4k_ring", "q6k_ring")
+        assert [s.flags(t) for t in ("end", "start", "tail")] == [0, start, tail if knows else start]
+    assert {a.name: a.trigger for a in l2.ARMS if a.trigger != "end"} == {
+        "pdl_entry_trigger": "start", "pdl_late_trigger": "start", "pdl_late_tail": "tail",
+        "pdl_late_off": "start", "eager_pdl": "start",
+    }  # fmt: skip
+
+
+def test_activations_are_rotated_by_units() -> None:
+    x8 = l2_ring.activations(l2_ring.MATRICES["attn_v24"], 3)
+    d, q, s = q8.unpack(x8)
+    for count in (0, 1, 23, 160):
+        turned = q8.unpack(l2_ring.rotate(x8, count))
+        for was, now in zip((d, q, s), turned, strict=True):
+            for u in range(160):
+                np.testing.assert_array_equal(now[(u + count) % 160], was[u])
+    values = q8.dequantise(x8)
+    assert 0.9 < values.std() < 1.1 and not np.array_equal(l2_ring.rotate(x8, 1), x8)
+
+
+# Tuning
+
+
+def test_tuned_rows_are_taken_and_survive_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = 'devices = ["h200"]\nwhere = "here"\n[l1]\n'
+    chosen = {"ffn_down": ChainRing(Geometry(2, 2, 5), 4, Geometry(8, 1))}
+    table = tuning.parse(head + tuning.dump_l2("ffn_down24", chosen))
+    assert table.l2 == {"ffn_down24": chosen}
+    before = l2.report_digest("l2", "h200")
+    monkeypatch.setattr(tuning, "tables", lambda: (table,))
+    assert tuning.l2("h200", "ffn_down24", "ffn_down") == chosen["ffn_down"]
+    assert tuning.l2("h200", "decode13_ring", "down") is None and tuning.l2("gb10", "x", "y") is None
+    assert l2_ring.steps(CASES[0], H200)[0].args[-3:] == (2, 5, 4), "stages that are named may fill the SM"
+    assert l2_ring.steps(CASES[0], H200, plain=True)[0].args[-3:] == (8, 1, 4), "the plain graph's own"
+    assert l2.report_digest("l2", "h200") != before, "a report knows the geometry that it was measured with"
+    assert l2.report_digest("l2", "other") == l2.digest()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[l2.nothing]\nx = { ring = "1r1b0s-dealt", ahead = 0 }', "no such chain or matrix"),
+        ('[l2.ffn_down24]\ndown = { ring = "1r1b0s-dealt", ahead = 0 }', "no such chain or matrix"),
+        ('[l2.decode13_ring]\ndown = { ring = "1r1b0s-dealt" }', "a row is"),
+        ('[l2.attn_v24]\nattn_v = { ring = "1r1b0s-drawn", ahead = 0 }', "dealt, got 1r1b0s-drawn"),
+        (
+            '[l2.attn_v24]\nattn_v = { ring = "1r1b0s-dealt", ahead = 0, plain = "1r1b0s-drawn" }',
+            "dealt, got 1r1b0s-drawn",
+        ),
+        ('[l2.attn_v24]\nattn_v = { ring = "1r1b0s-dealt", ahead = -1 }', "ahead counts fills, got -1"),
+        ('[l2.attn_v24]\nattn_v = { ring = "1r1b0s-dealt", ahead = true }', "ahead counts fills, got True"),
+        ('[l2.attn_v24]\nattn_v = { ring = "quick", ahead = 0 }', "got 'quick'"),
+    ],
+)  # fmt: skip
+def test_a_bad_tuning_row_names_its_fault(text: str, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        tuning.parse(f'devices = ["a"]\nwhere = "x"\n[l1]\n{text}', "t.toml")
+
+
+# On the stand-ins
+
+
+def made(bench: Bench, case: l2.Case, stack: ExitStack) -> Any:
+    kernels = l2_measure.load_kernels(bench, arguments("--backend", "cu"))
+    (chain,) = l2_make.Chains(bench, arguments("--backend", "cu"), kernels, stack).of(case, stack)
+    return chain
+
+
+def test_arguments_of_every_arm(bench: Bench) -> None:
+    with ExitStack() as stack:
+        chain = made(bench, l2.Case("decode13_ring", 9), stack)
+        for name in (*l2.AA, *l2.JUDGED):
+            arm = l2.arm(name)
+            for copy in chain.launches(arm):
+                for step, launch in zip(chain.steps, copy.launches, strict=True):
+                    own = arm.kind if step.kernel in l2_chains.LATE or arm.kind != "late" else "entry"
+                    assert launch.kernel.name == f"l2_{step.kernel}_{own}"
+                    assert launch.args[-2].value == step.flags(arm.trigger) and launch.args[-1] == 0
+                    assert launch.config.pdl is arm.pdl
+                    if step.smem_bytes:
+                        assert launch.args[2] == 0 and isinstance(launch.args[2], int)
+                        assert [a.value for a in launch.args[4:10]] == list(step.args[4:])
+                    assert launch.config.smem_bytes == step.smem_bytes
+        ring_kernels = [k for n, k in chain.kernels.items() if n.startswith("l2_q4k_ring")]
+        assert {k.percent for k in ring_kernels} == {100}
+        assert chain.kernels["l2_add_plain"].percent == 100, "one split of an SM for all of the chain"
+    assert {k.percent for k in chain.kernels.values()} == {-1}, "and none for the chains after it"
+
+
+def test_the_expected_words_are_the_oracle_s(bench: Bench) -> None:
+    with ExitStack() as stack:
+        chain = made(bench, l2.Case("ffn_down24"), stack)
+        words = chain.output.want.reshape(LAUNCHES, SMALL.od)
+        raw = decode.weights(SMALL, bench.seed + 11, "q6_K")
+        x8 = l2_ring.activations(l2_ring.MATRICES["ffn_down24"], bench.seed + 12)
+        for k in range(LAUNCHES):
+            want = q6k.reference(raw, np.roll(x8.reshape(-1, 40), k, axis=0).reshape(-1))
+            np.testing.assert_array_equal(words[k], want.view(np.uint32))
+        assert len({words[k].tobytes() for k in range(LAUNCHES)}) == LAUNCHES
+        assert chain.reads.content_bytes == chain.content_bytes == LAUNCHES * 7 * 16384
+        assert [a["w.3"] - a["w.0"] for a in chain.copies] == [3 * 7 * 16384] * 2
+        assert len({a["w.0"] for a in chain.copies}) == 2, "every copy has weights of its own"
+
+
+def wrong_when(monkeypatch: pytest.MonkeyPatch, name: str, change: Any) -> None:
+    right = Launch.enqueue
+
+    def wrong(self: Launch, stream: Any) -> None:
+        right(self, stream)
+        if self.kernel.name == name:
+            change(self)
+
+    monkeypatch.setattr(Launch, "enqueue", wrong)
+
+
+def test_a_wrong_plain_kernel_does_not_pass_as_expected(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(launch: Launch) -> None:
+        l2_fakes.at(launch.args[2], np.float32, SMALL.od)[:] += 1
+
+    monkeypatch.setattr(l2_ring_buffers, "ORACLE_ROWS", 16)
+    wrong_when(monkeypatch, "l2_q6k_plain", change)
+    with pytest.raises(WrongResult, match="ffn_down launch 0, l2_q6k_plain"):
+        rows_of(bench, "--case", "ffn_down24")
+
+
+@pytest.mark.parametrize("kind", ["plain", "entry", "late"])
+def test_activations_that_are_not_handed_on_show(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def change(launch: Launch) -> None:  # as if it had not been rotated
+        l2_fakes.store(launch.args[2], l2_fakes.at(launch.args[1], np.uint8, SMALL.id // 32 * 40).copy())
+
+    wrong_when(monkeypatch, f"l2_q6k_ring_{kind}", change)
+    with pytest.raises(WrongResult, match="/cu"):
+        rows_of(bench, "--case", "attn_v24")
+
+
+def test_decode13_ring_must_end_as_decode13_does(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = rows_of(bench, "--case", "decode13_ring", "--kv", "9")
+    assert all(r.bitwise for r in alone if r.samples_s)
+
+    def change(launch: Launch) -> None:
+        l2_fakes.at(launch.args[3], np.float32, 4)[1] += 1
+
+    wrong_when(monkeypatch, "l2_q4k_ring_plain", change)
+    with pytest.raises(WrongResult, match="decode13_ring qkv/cu at KV 9"):
+        rows_of(bench, "--case", "decode13_ring", "--kv", "9")
+
+
+def test_rows_hold_the_read_of_the_same_bytes_and_the_report_its_blocks(bench: Bench) -> None:
+    rows = rows_of(bench, "--case", "ffn_down24", "--case", "compute24")
+    for row in rows:
+        row.check()
+    mine = {r.variant: r for r in rows if r.case == "ffn_down24"}
+    assert mine["plain"].fraction_of_same_bytes_read == pytest.approx(0.7, rel=1e-3)
+    assert mine["pdl_late_tail"].fraction_of_same_bytes_read == pytest.approx(0.68 / 0.85, rel=1e-3)
+    assert mine["pdl_entry"].fraction_of_same_bytes_read == pytest.approx(0.68 / 0.99, rel=1e-3)
+    assert mine["read_chain_pdl"].ratio_to_baseline is None and mine["read_chain"].bitwise
+    assert "ring: 4 stages of 8 rows" not in " ".join(mine["kernel_ffn_down"].notes)
+    assert any(n.startswith("ring: ") for n in mine["kernel_ffn_down"].notes)
+    for row in rows:
+        row.notes = [n for n in row.notes if not n.startswith("hot")]
+        row.overlap_s = -1e-6 if row.variant == "plain" else 2e-6
+    for markdown in (False, True):
+        text = "\n\n".join(l2_report.sections(rows, markdown))
+        assert "How near the ring chains come" in text and "What the same arms do to compute24" in text
+    assert "Chains of ring kernels" in l2_report.readme([*rows, *l2_report.judge(rows, 0)])
+    found = l2_limit.nearest(rows, "ffn_down24", "cu")
+    assert found and found.row.variant == "pdl_late_tail"
+    assert (found.target, found.said) == (0.85, "not reached")
+    verdicts = [r for r in l2_report.judge(rows, 0) if r.case == "ffn_down24"]
+    assert [r.variant for r in verdicts] == ["pdl_late_tail", *l2.JUDGED[:-1]], "the bar's own arm first"
+    assert {r.variant: r.verdict for r in verdicts} == {
+        "pdl_late_tail": "GO", "pdl_late_trigger": "GO", "pdl_late": "NO-GO", "pdl_entry_trigger": "NO-GO",
+        "pdl_entry": "NO-GO",
+    }  # fmt: skip
+    reason = verdicts[0].reason or ""
+    assert "2.00 us before" in reason and "80.0 % of a PDL chain that reads the same bytes" in reason
+
+
+def test_rows_that_do_not_fit_are_skipped_with_the_reason(bench: Bench) -> None:
+    bench.gpu.facts = replace(FACTS, smem_per_sm_bytes=2048, smem_per_block_max_bytes=1024)
+    rows = rows_of(bench, "--case", "ffn_down24", "--sweep")
+    assert {r.case for r in rows} == {"ffn_down24", "sweep_ring_ffn_down24"}
+    assert len(rows) == 9 and all("bytes of shared memory" in (r.skipped or "") for r in rows)
+    assert not l2_report.judge(rows, 0)
+
+
+def test_the_sweep_shows_what_the_tuning_table_should_hold(bench: Bench) -> None:
+    rows = rows_of(bench, "--case", "ffn_down24", "--case", "decode13_ring", "--kv", "9", "--sweep")
+    swept = [r for r in rows if r.case.startswith(l2_ring_sweep.CASE)]
+    for case in ("ffn_down24", "decode13_ring"):
+        mine = [r for r in swept if r.case == f"sweep_ring_{case}"]
+        wanted = {"now", "now_plain", *(v for v, *_ in l2_ring_sweep.points(case))}
+        assert {r.variant for r in mine} - set(l2.READS) == wanted
+        assert all(r.skipped or r.bitwise for r in mine) and {r.backend for r in mine} == {"cu"}
+    best = l2_ring_sweep.best(swept, "ffn_down24")
+    assert best == {"ffn_down": ChainRing(Geometry(2, 2, 5), 2, Geometry(8, 1, 2))}, "tail and plain apart"
+    text = l2_ring_sweep.section(swept, False)
+    toml = text[text.index("[l2.") :]
+    table = tuning.parse(f'devices = ["x"]\nwhere = "y"\n[l1]\n{toml}')
+    assert table.l2["ffn_down24"] == best
+    decode13 = table.l2["decode13_ring"]
+    assert {decode13[m].ring for m in ("qkv", "o", "gate_up")} == {Geometry(8, 4, 2)}
+    told = "\n".join(l2_report.sections(rows, True))
+    assert "The ring chains swept" in told and "compute24 swept" not in told
+
+
+def test_where_now_wins_the_point_of_the_same_launches_is_written() -> None:
+    point = l2_ring_sweep.points("attn_v24")[0]
+
+    def row(variant: str, time_s: float | None, skipped: str = "") -> Row:
+        return Row(
+            probe="l2", case="sweep_ring_attn_v24", variant=variant, backend="cu", source="measured",
+            device="none", time_s=time_s, skipped=skipped,
+        )  # fmt: skip
+
+    rows = [row("now", 1e-4), row("now_plain", 2e-4), row(point[0], None, "the same launches as now")]
+    assert l2_ring_sweep.best(rows, "attn_v24") == {"attn_v": point[2].choice}
+    assert l2_ring_sweep.best(rows[:2], "attn_v24") == {}, "a geometry by rule is no row of a table"
+
+
+# Flags and predictions
+
+
+def test_a_flag_that_makes_no_sense_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main("l2", ["--case", "ffn_down24", "--arm", "eager", "--mode", "predict"]) == 2
+    assert "--arm eager does not run on ffn_down24" in capsys.readouterr().err
+    assert cli.main("l2", ["--list"]) == 0
+    listed = capsys.readouterr().out
+    for word in (*l2.RING, *l2.BARS.values(), "pdl_late_tail", "read_chain_pdl", "l2.chain"):
+        assert word in listed
+
+
+@pytest.mark.parametrize("profile", ["h200", "gb10"])
+def test_predicted_rows_of_the_ring_chains(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "recorded_resources", lambda backend, name, arch: Resources(96))
+    facts = device.load(profile)
+    argv = [x for c in l2.RING for x in ("--case", c)]
+    for rows in l2_predict.predict(facts, arguments(*argv, "--arm", "pdl_late_tail")):
+        for row in rows:
+            row.check()
+        assert not [r.skipped for r in rows if r.skipped]
+        times = {r.variant: r.time_s for r in rows if r.time_s and r.backend == "cu"}
+        assert set(times) == {"plain", "pdl_late_tail"} and times["pdl_late_tail"] < times["plain"]
+        kernels = [r for r in rows if any(n.startswith("ring: ") for n in r.notes)]
+        assert kernels and all(r.smem_bytes and r.blocks_per_sm and r.blocks_per_sm >= 2 for r in kernels)
+
+
+def test_packed_weights_are_whole_tiles() -> None:
+    """What a chain of reads needs, of the small matrix here and of the real ones."""
+    assert pack(decode.weights(SMALL, 1, "q6_K"), layout("dpl")).nbytes % 16384 == 0
+    for m in l2_ring.MATRICES.values():
+        assert m.shape.od * m.row_stride % 16384 == 0
