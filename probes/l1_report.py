@@ -33,6 +33,7 @@ def sections(rows: Sequence[Row], markdown: bool) -> list[str]:
     fold = report.format_percent(recorded_fold(), 2, sign=True)
     return [
         *l1_limit.section(rows, title, markdown),
+        *l1_limit.left(rows, title, markdown),
         f"{title}Bytes of the layouts, {name} ({shape})\n\n{_ledger(shape, markdown)}",
         f"{title}What a second plane beside padded costs in memory\n\n{_memory(rows, markdown)}",
         f"{title}Fold into a decode step\n\nRecorded on gb10: the kernel rates folded into its 45.45 ms step "

@@ -283,6 +283,19 @@ def test_the_reads_and_the_stream_form_are_no_kernel_that_beats_anything(bench: 
     assert l1_limit.section([], "", True) == []
 
 
+def test_what_is_left_to_a_plain_read_comes_from_the_profiler_s_own_figures() -> None:
+    row = Row(
+        probe="l1", case="attn_v_14b", variant="gpl_ring", backend="cu", source="measured", device="x",
+        time_s=4e-6, fraction_of_same_bytes_read=0.75, read_ceiling_gbps=4000.0, grid=100, smem_bytes=1 << 20,
+        dram_bytes_read=8_000_000, profiler_time_s=4e-6,
+    )  # fmt: skip
+    (text,) = l1_limit.left([row], "", True)
+    for word in ("2000", "50.0 %", "100.00 MiB", "4.00 µs", "1.00 µs", "75.0 %"):
+        assert word in text, word
+    for without in ({"variant": "gpl_loop"}, {"profiler_time_s": None}):
+        assert l1_limit.left([replace(row, **without)], "", True) == []
+
+
 def test_a_sweep_names_every_geometry_once_and_what_to_write(bench: Bench) -> None:
     rows = rows_of(bench, "--sweep", "--case", "ffn_down_14b")
     variants = [r.variant for r in rows]
