@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from probes import cli
+from probes import cli, summary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,14 +104,14 @@ def everything(argv: list[str]) -> int:
             except ProbeError as error:  # the other probes still run
                 print(f"error: {name}: {error}", file=sys.stderr)
                 code = max(code, error.exit_code)
-                lines.append(cli.summary(name, None, str(error)))
+                lines.append(summary.line(name, None, str(error)))
                 continue
             code = max(code, cli.show(done))
             judged += done.verdicts()
-            lines.append(cli.summary(name, done))
+            lines.append(summary.line(name, done))
         if judged:
             print(f"\n{report.verdict_table(judged, title='All verdicts')}")
-        print(f"\nSummary\n\n{report.table(cli.SUMMARY, lines, left=cli.SUMMARY)}")
+        print(f"\nSummary\n\n{report.table(summary.SUMMARY, lines, left=summary.SUMMARY)}")
         return code
 
     return cli.guarded(work)

@@ -339,39 +339,3 @@ def code_of(done: Run) -> int:
         return 0
     reached = [r.verdict for r in done.verdicts()]
     return 3 if done.head.mode == "measure" and not reached else verdict.exit_code(reached)
-
-
-SUMMARY = ("probe", "recorded on gb10", "here", "reproduced", "what gains most here")
-"""Columns of the summary."""
-
-
-def summary(name: str, done: Run | None, failure: str = "") -> list[str]:
-    """One probe's line of the summary: the record's verdict, ours on the same lever, and what beats it."""
-    from probes.core import recorded, report
-
-    said = next((f for f in recorded.figures(name) if f.metric == "verdict"), None)
-    word = f"{said.variant}: {said.value}" if said else ""
-    if done is None:
-        return [name, word, f"FAILED: {failure}", "", ""]
-    if done.head.mode == "predict":
-        return [name, word, f"predicted for {done.head.device}, not measured", "", ""]
-    same = [r for r in done.verdicts() if said and r.variant == said.variant]
-    lead = next((r for r in same if r.case.startswith("model_")), same[0] if same else None)
-    if lead is None:
-        return [name, word, "no verdict reached", "", ""]
-    agrees = {True: "yes", False: "NO", None: "neither way"}[lead.agrees]
-    won = [
-        r
-        for r in done.verdicts()
-        if r.verdict == "GO"
-        and r.case == lead.case
-        and r.ratio_to_baseline
-        and not r.variant.endswith(("_ring", "form_c"))  # their ratios are over another ring kernel
-    ]
-    best = min(won, key=lambda r: r.ratio_to_baseline or 1.0, default=None)
-    gain = (
-        f"{best.variant} ({best.backend}): {report.format_ratio(best.ratio_to_baseline)}"
-        if best
-        else "nothing"
-    )
-    return [name, word, f"{lead.verdict} ({lead.case}, {lead.backend})", agrees, gain]
