@@ -52,7 +52,7 @@ def rows_of(bench: Bench, *argv: str) -> list[Row]:
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 @pytest.mark.parametrize("profile", ["h200", "gb10"])
 def test_a_launch_and_its_successor_fit_on_an_sm(case: l2.Case, profile: str) -> None:
-    facts = device.load(profile)
+    facts = replace(device.load(profile), slug="nobody-s")  # by rule: a tuned row may fill an SM
     rings = [s for s in l2_ring.steps(case, facts) if s.smem_bytes]
     assert len(rings) == (4 if case.kv else 24)
     for s in rings:
@@ -65,6 +65,18 @@ def test_a_launch_and_its_successor_fit_on_an_sm(case: l2.Case, profile: str) ->
         assert stages >= 2 or -(-int(od) // rows) <= s.grid, "a stage is summed while another one fills"
         units = int(nbe) * (8 if s.kernel == "q6k_ring" else 4)
         assert s.block == 32 * (ring.consumer_warps(units) + 1)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_the_h200_s_tuned_rows_fit_it(case: l2.Case, plain: bool) -> None:
+    for s in l2_ring.steps(case, H200, plain=plain):
+        if s.smem_bytes:
+            choice = tuning.l2("h200", case.id, s.name)
+            assert choice, f"{s.name} has no row"
+            blocks = (choice.plain if plain and choice.plain else choice.ring).blocks_per_sm
+            assert blocks * (s.smem_bytes + H200.smem_reserved_per_block_bytes) <= H200.smem_per_sm_bytes
+            assert s.grid <= blocks * H200.sms
 
 
 def test_the_h200_s_geometry_by_rule() -> None:
@@ -190,7 +202,7 @@ def test_arguments_of_every_arm(bench: Bench) -> None:
         for name in (*l2.AA, *l2.JUDGED):
             arm = l2.arm(name)
             for copy in chain.launches(arm):
-                for step, launch in zip(chain.steps, copy.launches, strict=True):
+                for step, launch in zip(chain.steps_of(arm), copy.launches, strict=True):
                     own = arm.kind if step.kernel in l2_chains.LATE or arm.kind != "late" else "entry"
                     assert launch.kernel.name == f"l2_{step.kernel}_{own}"
                     assert launch.args[-2].value == step.flags(arm.trigger) and launch.args[-1] == 0
