@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from probes.core.provenance import Head
     from probes.core.rows import Row
 
-WINDOWS, QUICK_WINDOWS = 10, 8
+WINDOWS, QUICK_WINDOWS = 12, 8
 
 
 def parser(name: str) -> argparse.ArgumentParser:

@@ -35,7 +35,7 @@ CASES: dict[str, str] = {
     "compute24": f"{CHAIN} launches of 1.5 waves of integer multiply-adds",
     "decode13": "the 13 kernels of a 14B decode layer, layer after layer",
     "ffn_down24": f"{CHAIN} ring kernels on a 14B ffn_down, 58 MB each",
-    "attn_v24": f"{CHAIN} ring kernels on a 14B attn_v, 4.3 MB each",
+    "attn_v24": f"{CHAIN} ring kernels on a 14B attn_v, 4.3 MB each; with --sweep, or named",
     "decode13_ring": "decode13 with its four matrices through ring kernels",
     "empty": f"{CHAIN} empty launches, and a pair: the launch gap itself",
 }
@@ -130,6 +130,9 @@ def launches(case: str) -> int:
     return 13 if case in DECODE else CHAIN
 
 
+SWEEP_CASES = ("attn_v24",)
+"""Cases that a run takes up with --sweep only, or by name: many short launches, and no verdict."""
+
 QUICK_CASES = ("bandwidth24",)
 """What --quick runs: the chain that shows the gain; no verdict, as decode13 decides that."""
 
@@ -152,7 +155,8 @@ def cases(args: argparse.Namespace) -> list[Case]:
         if name not in CASES:
             close = difflib.get_close_matches(name, CASES, n=3, cutoff=0.3) or list(CASES)
             raise BadInput(f"there is no case {name!r}; did you mean {', '.join(close)}?")
-    names = list(dict.fromkeys(args.case or (QUICK_CASES if args.quick else CASES)))
+    whole = [c for c in CASES if args.sweep or c not in SWEEP_CASES]
+    names = list(dict.fromkeys(args.case or (QUICK_CASES if args.quick else whole)))
     if args.kv and not set(DECODE) & set(names):
         raise BadInput("--kv is the KV length of decode13 and decode13_ring, which --case leaves out")
     if args.sweep and not {"compute24", *RING} & set(names):

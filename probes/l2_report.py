@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probes import l2, l2_limit, l2_ring_sweep
-from probes.core import recorded, report, stats, verdict
+from probes.core import recorded, report, stats, tuning, verdict
 from probes.core.chains import CHAIN
 from probes.core.rows import Row
 from probes.l2_judge import find, floor_of, interval, judge
@@ -41,6 +41,9 @@ def sections(rows: Sequence[Row], markdown: bool) -> list[str]:
         ]  # fmt: skip
         table = report.table(heads, lines, markdown, left=["case", "arm", "backend"])
         out += [f"{title}Per launch\n\n{table}", f"{title}What beats the plain graph\n\n{_winners(measured)}"]
+    rings_told = _geometries(measured)
+    if rings_told:
+        out.append(f"{title}The ring chains' geometries\n\n{rings_told}")
     out += l2_limit.section(measured, title, markdown)
     beside = _beside(measured, markdown)
     if beside:
@@ -55,6 +58,26 @@ def sections(rows: Sequence[Row], markdown: bool) -> list[str]:
     if rings:
         out.append(l2_ring_sweep.section(rings, markdown))
     return out
+
+
+def _geometries(rows: Sequence[Row]) -> str:
+    """Which ring each arm of a ring chain has: the plain graph has its own, so that it is not held back."""
+    out = []
+    for case in l2.RING:
+        row = next((r for r in rows if r.case == case and r.samples_s), None)
+        for matrix in tuning.CHAINS[case] if row else ():
+            held = tuning.l2((row.device if row else None) or "", case, matrix)
+            if held:
+                own = f"{held.plain} in the plain graph" if held.plain else "the same in the plain graph"
+                out.append(f"- {case} {matrix}: {held.ring} in the PDL arms, {own}")
+    if not out:
+        return ""
+    return "\n".join([
+        "An arm is held against the plain graph in the geometry that suits the plain graph best, so a gain "
+        "is no less than its figure, and a loss of an arm without a trigger is that of the other geometry. "
+        "`2r2b5s`: 2 rows a fill, 2 blocks per SM, 5 stages each (0: as many as leave a successor room).\n",
+        *out,
+    ])  # fmt: skip
 
 
 def _beside(rows: Sequence[Row], markdown: bool) -> str:
@@ -215,7 +238,8 @@ def readme(rows: Sequence[Row]) -> str:
     rings = [g for g in groups if g.partition("@")[0] in l2.RING]
     parts = [_speedups(rows, [g for g in groups if g not in rings])]
     if rings:
-        parts += ["Chains of ring kernels:", _speedups(rows, rings), *l2_limit.section(rows, "### ", True)]
+        parts += ["Chains of ring kernels, against the plain graph in its own best geometry:"]
+        parts += [_speedups(rows, rings), *l2_limit.section(rows, "### ", True)]
     judged = [r for r in rows if r.verdict]  # the reasons stand in the report itself
     return "\n\n".join([*parts, report.rows_table(judged, report.VERDICT_COLUMNS, True)])
 

@@ -23,9 +23,10 @@ def test_cases_and_arms_follow_the_flags() -> None:
     ids = [(c.id, c.kv) for c in l2.cases(arguments())]
     assert ids == [
         ("bandwidth24", None), ("compute24", None), ("decode13", 128), ("decode13", 3254),
-        ("ffn_down24", None), ("attn_v24", None), ("decode13_ring", 128), ("decode13_ring", 3254),
-        ("empty", None),
+        ("ffn_down24", None), ("decode13_ring", 128), ("decode13_ring", 3254), ("empty", None),
     ]  # fmt: skip
+    swept = {c.id for c in l2.cases(arguments("--sweep"))}
+    assert swept == {*l2.CASES} and set(l2.SWEEP_CASES) == swept - {i for i, _ in ids}
     assert [(c.id, c.kv) for c in l2.cases(arguments("--case", "decode13", "--kv", "77"))] == [
         ("decode13", 77)
     ]

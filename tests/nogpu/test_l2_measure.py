@@ -30,7 +30,7 @@ def rows_of(bench: Bench, *argv: str) -> list[Row]:
 
 
 def test_every_chain_and_arm_runs_checked_and_proven(bench: Bench) -> None:
-    rows = rows_of(bench)
+    rows = rows_of(bench, *(x for case in l2.CASES for x in ("--case", case)))
     for row in rows:
         row.check()
     groups = list(dict.fromkeys(r.group for r in rows))
