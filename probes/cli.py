@@ -165,8 +165,9 @@ def run(name: str, args: argparse.Namespace) -> Run:
         raise BadInput("--counters reads a GPU's counters, and this run would predict: it needs a GPU")
     if mode == "predict" and args.blocks_per_sm and not hasattr(probe(name), "BOUNDS_RECORDED"):
         raise BadInput(f"--blocks-per-sm compiles {name} anew and needs a GPU; l3 alone is recorded for it")
-    if args.record and (args.quick or getattr(args, "case", None) or args.backend):
-        raise BadInput("--record keeps whole runs: leave out --quick, --case and --backend")
+    for flag in ("quick", "case", "backend", "variant", "arm", "kv", "layout", "form"):
+        if args.record and getattr(args, flag, None):
+            raise BadInput(f"--record keeps whole runs: leave out --{flag}")
     args.windows = args.windows or (QUICK_WINDOWS if args.quick else WINDOWS)
     steps: Any
     if mode == "measure":

@@ -160,7 +160,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
     if args.kv and not set(DECODE) & set(names):
         raise BadInput("--kv is the KV length of decode13 and decode13_ring, which --case leaves out")
     if args.sweep and not {"compute24", *RING} & set(names):
-        raise BadInput("--sweep varies compute24 and the ring chains, which --case leaves out")
+        raise BadInput("--sweep varies compute24 and the ring chains, which --case or --quick leaves out")
     for name in args.arm or ():
         if not any(runs(arm(name), c) for c in names):
             raise BadInput(f"--arm {name} does not run on {', '.join(names)}")

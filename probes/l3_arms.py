@@ -179,11 +179,14 @@ def arms_of(
             kernel = mine[v.reader]
             try:
                 planned = l3_launch.plan(v, case, bench.gpu.facts, held)
-                if held and not v.ring:  # a persistent grid holds itself to its blocks
+                if held and not v.ring:  # a ring's grid holds its blocks
                     smem = cap_smem(kernel, l3.THREADS, held, bench.gpu)
                     planned = replace(planned, config=l3.config(v, case.nf, smem))
-                if not make_room(bench, kernel, planned):
+                fit, grid = make_room(bench, kernel, planned), planned.config.grid
+                if not fit:
                     raise Unavailable("the kernel does not fit on an SM")
+                if v.ring and fit * bench.gpu.facts.sms < grid:
+                    raise Unavailable(f"of its {grid} blocks {fit} fit on an SM: a ring has them all at once")
             except Unavailable as error:
                 skipped.append(not_run(bench, case, name, kernel, str(error)))
                 continue

@@ -59,9 +59,8 @@ def _decided(
 ) -> Row:
     """One form's verdict against its contest's baseline."""
     found = stats.weighted_ratio([(1, times(row), times(base))], seed)
-    hot = "the weights were not cold" if any("hot" in n for n in row.notes) else None
     bar = verdict.bar(contest.bar)
-    decided = verdict.judge_ratio(found.ratio, found.low, found.high, floor, bar, blocked=hot)
+    decided = verdict.judge_ratio(found.ratio, found.low, found.high, floor, bar, blocked=blocked(row, base))
     said = recorded.figure("l3", RECORD, row.variant, "verdict")
     word = str(said.value) if said else None
     ring = contest.baseline == l3.RING_BASELINE
@@ -72,6 +71,16 @@ def _decided(
         noise_floor=floor, verdict=decided.verdict, recorded=word,
         agrees=verdict.agree(decided.verdict, word), reason=f"{decided.reason}. {why}",
     )  # fmt: skip
+
+
+def blocked(row: Row, base: Row) -> str | None:
+    """Why nothing is decided, None where all is as it should be."""
+    if any("hot" in n for n in row.notes):
+        return "the weights were not cold"
+    for r in (row, base):
+        if _geometry(r) and (r.waves or 0.0) > 1.0:
+            return f"{r.variant}'s {r.grid} blocks do not fit at once ({r.waves:.2f} waves): a ring's should"
+    return None
 
 
 def saves(row: Row, base: Row, found: stats.Interval) -> str:

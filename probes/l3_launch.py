@@ -96,7 +96,8 @@ def default_choice(v: l3.Variant, case: l3.Case, facts: DeviceFacts, blocks_per_
     """The rule for what no tuning table speaks of: ring.default_geometry over what a ticket names, 0 late."""
     each = _rows_each(v)
     blocks = blocks_per_sm or ring.DEFAULT_BLOCKS
-    found = ring.default_geometry(case.shape.od // each, _stride(case), facts, blocks, each)
+    # two stages at least: one is summed while the other fills
+    found = ring.default_geometry(case.shape.od // each, _stride(case), facts, blocks, each, stages=2)
     return GateUp(found, None if v.finisher else 0)
 
 

@@ -88,10 +88,14 @@ def _predicted(
     row.registers, row.spill_bytes = res.registers, res.spill_bytes
     row.smem_bytes = res.smem_bytes + config.smem_bytes
     row.blocks_per_sm = limits.blocks_per_sm
-    if held and not v.ring:  # a persistent grid holds itself to its blocks
+    if held and not v.ring:  # a ring's grid holds its blocks
         row.blocks_per_sm = min(limits.blocks_per_sm, held)
     if not row.blocks_per_sm:
         row.skipped = "the kernel does not fit on an SM"
+        return row
+    if v.ring and row.blocks_per_sm * facts.sms < config.grid:
+        fit = row.blocks_per_sm
+        row.skipped = f"of its {config.grid} blocks {fit} fit on an SM: a ring has them all at once"
         return row
     row.waves = waves(config.grid, facts.sms, row.blocks_per_sm)
     row.tail_fraction = tail_fraction(row.waves)

@@ -35,7 +35,11 @@ def line(name: str, done: Run | None, failure: str = "") -> list[str]:
         # the ratios of these are over another ring kernel
         and not r.variant.endswith(("_ring", "form_c"))
     )
-    every = _fastest(r for r in done.rows if not r.verdict and r.case == lead.case and r.bitwise)
+    every = _fastest(
+        r
+        for r in done.rows
+        if not r.verdict and r.case == lead.case and r.bitwise and not r.variant.endswith(("_aa", "_ab"))
+    )
     gain = _named(best) if best else "nothing"
     if every and every.variant != (best.variant if best else lead.variant):
         gain += f"; of all kernels {_named(every)}"

@@ -101,15 +101,17 @@ def plan(
 
 
 def default_geometry(
-    od: int, row_stride: int, facts: DeviceFacts, blocks_per_sm: int = DEFAULT_BLOCKS, rows_each: int = 1
-) -> Geometry:
+    od: int, row_stride: int, facts: DeviceFacts, blocks_per_sm: int = DEFAULT_BLOCKS, rows_each: int = 1,
+    stages: int = 1,
+) -> Geometry:  # fmt: skip
     """The rule for what no tuning table speaks of: two blocks per SM, all stages that fit, drawn tickets.
 
     A fill holds the most rows of 8, 4, 2, 1 that fit and leave a fill for every SM. Where not even one row
     fits so often, one block per SM. od: rows that tickets name; rows_each: rows of a stage for each of them.
+    stages: so many must fit.
     """
     most = room(blocks_per_sm, facts)
-    fitting = [r for r in DEFAULT_ROWS if stage_bytes(r * rows_each, row_stride) <= most]
+    fitting = [r for r in DEFAULT_ROWS if stages * stage_bytes(r * rows_each, row_stride) <= most]
     if not fitting:
         return Geometry(1, 1, drawn=True)
     rows = next((r for r in fitting if -(-od // r) >= facts.sms), fitting[-1])

@@ -119,6 +119,14 @@ def test_weights_that_were_not_cold_decide_nothing_for_form_c() -> None:
     assert l3_report.judge(rows, 0)[0].verdict == "INCONCLUSIVE"
 
 
+@pytest.mark.parametrize("variant", ["form_c", "pair_ring"])
+def test_a_ring_that_does_not_fit_at_once_decides_nothing(variant: str) -> None:
+    rows = rings(0.8)
+    next(r for r in rows if r.variant == variant).waves = 1.2
+    row = next(r for r in l3_report.judge(rows, 0) if r.variant == "form_c")
+    assert row.verdict == "INCONCLUSIVE" and "do not fit at once (1.20 waves)" in row.reason
+
+
 def test_the_matmul_form_and_the_fusion_are_told_apart() -> None:
     first = l3_report.sections(rings(0.9), True)[0]
     assert first.startswith("### What beats the recorded pair here")

@@ -113,3 +113,28 @@ def test_a_bad_table_names_its_fault(text: str, words: str) -> None:
         text = f'devices = ["a"]\nwhere = "x"\n{text}'
     with pytest.raises(BadInput, match=words):
         tuning.parse(text, "t.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("l1 = 3", "l1 holds a table per case, got 3"),
+        ('[l1]\nl2 = "a"', r"\[l1.l2\] holds rows, got 'a'"),
+        ("[l1]\n[l2]\nffn_down24 = 1", r"\[l2.ffn_down24\] holds rows, got 1"),
+        ("[l1]\n[l3]\ngate_up_14b = 1", r"\[l3.gate_up_14b\] holds rows, got 1"),
+        (
+            '[l1.lm_head_14b]\ngpl = { ring = "0r1b0s-dealt", async = 1 }',
+            r"\[l1.lm_head_14b\] gpl: a ring has 1 to 32",
+        ),
+        ('[l1.lm_head_14b]\ngpl = { ring = "bad", async = 1 }', r"\[l1.lm_head_14b\] gpl: .*got 'bad'"),
+    ],
+)
+def test_what_stands_in_a_wrong_place_is_named(text: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        tuning.parse(f'devices = ["x"]\nwhere = "y"\n{text}')
+
+
+def test_devices_are_a_list_of_slugs() -> None:
+    for wrong in ('"abc"', "5", "[1, 2]"):
+        with pytest.raises(BadInput, match="devices is a list of slugs"):
+            tuning.parse(f'devices = {wrong}\nwhere = "y"\n[l1]\n')

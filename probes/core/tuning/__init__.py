@@ -35,6 +35,8 @@ from probes.core.layouts import LAYOUTS
 from probes.core.models import MODELS
 from probes.core.types import BadInput, Shape
 
+_N = "([0-9]{1,6})"
+
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
@@ -57,7 +59,7 @@ class Geometry:
     @classmethod
     def parse(cls, text: str) -> Geometry:
         """The geometry that `str` wrote. Raises BadInput."""
-        found = re.fullmatch(r"(\d+)r(\d+)b(\d+)s(?:(\d+)x)?-(drawn|dealt)", text)
+        found = re.fullmatch(f"{_N}r{_N}b{_N}s(?:{_N}x)?-(drawn|dealt)", text)
         if not found:
             raise BadInput(f"a ring's geometry looks like 8r2b0s-drawn or 8r2b0s3x-drawn, got {text!r}")
         rows, blocks, stages, sets = (int(x or 1) for x in found.groups()[:4])
@@ -138,22 +140,44 @@ def parse(text: str, name: str = "a tuning table") -> Table:
         raise BadInput(f"{name} is not valid TOML: {error}") from error
     if unknown := sorted({"devices", "where", "l1"} ^ (table.keys() - {"l2", "l3"})):
         raise BadInput(f"{name}: {unknown[0]!r} is missing, or unknown; it holds devices, where, l1, l2, l3")
+    devices = table["devices"]
+    if not isinstance(devices, list) or not all(isinstance(d, str) for d in devices):
+        raise BadInput(f"{name}: devices is a list of slugs, got {devices!r}")
     return Table(
-        tuple(table["devices"]),
+        tuple(devices),
         str(table["where"]),
+        {c: {k: _tuned(row, c, k, name) for k, row in rows.items()} for c, rows in _cases(table, "l1", name)},
         {
-            case: {lay: _tuned(row, case, lay, name) for lay, row in rows.items()}
-            for case, rows in table["l1"].items()
+            c: {k: _chain_ring(row, c, k, name) for k, row in rows.items()}
+            for c, rows in _cases(table, "l2", name)
         },
         {
-            case: {matrix: _chain_ring(row, case, matrix, name) for matrix, row in rows.items()}
-            for case, rows in table.get("l2", {}).items()
-        },
-        {
-            case: {variant: _gate_up(row, case, variant, name) for variant, row in rows.items()}
-            for case, rows in table.get("l3", {}).items()
+            c: {k: _gate_up(row, c, k, name) for k, row in rows.items()}
+            for c, rows in _cases(table, "l3", name)
         },
     )
+
+
+def _cases(table: Mapping[str, object], probe: str, name: str) -> list[tuple[str, dict[str, object]]]:
+    """(case, its rows) of one probe. BadInput where something else stands there."""
+    cases = table.get(probe, {})
+    if not isinstance(cases, dict):
+        raise BadInput(f"{name}: {probe} holds a table per case, got {cases!r}")
+    for case, rows in cases.items():
+        if not isinstance(rows, dict):
+            raise BadInput(f"{name}: [{probe}.{case}] holds rows, got {rows!r}")
+    return list(cases.items())
+
+
+def _ring(text: object, where: str) -> Geometry:
+    """A row's geometry. BadInput names the row."""
+    try:
+        found = Geometry.parse(str(text))
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from None
+    if not 1 <= found.rows <= 32 or not 1 <= found.blocks_per_sm <= 32:
+        raise BadInput(f"{where}: a ring has 1 to 32 rows a fill and 1 to 32 blocks per SM, got {text}")
+    return found
 
 
 def _tuned(row: object, case: str, lay: str, name: str) -> Tuned:
@@ -170,7 +194,7 @@ def _tuned(row: object, case: str, lay: str, name: str) -> Tuned:
 
 def _one_set(text: object, where: str) -> Geometry:
     """The geometry of a kernel whose block has one set of consumers."""
-    ring = Geometry.parse(str(text))
+    ring = _ring(text, where)
     if ring.sets != 1:
         raise BadInput(f"{where}: this kernel's block has one set of consumers, got {ring}")
     return ring
@@ -187,7 +211,7 @@ def _chain_ring(row: object, case: str, matrix: str, name: str) -> ChainRing:
     for geometry in (ring, plain):
         if geometry and geometry.drawn:
             raise BadInput(f"{where}: a chain's tickets are dealt, got {geometry}")
-    if not isinstance(ahead, int) or isinstance(ahead, bool) or ahead < 0:
+    if not isinstance(ahead, int) or isinstance(ahead, bool) or not 0 <= ahead < 2**31:
         raise BadInput(f"{where}: ahead counts fills, got {ahead!r}")
     return ChainRing(ring, ahead, plain)
 
@@ -203,7 +227,7 @@ def _gate_up(row: object, case: str, variant: str, name: str) -> GateUp:
     late = row.get("late")
     if late is not None and (not isinstance(late, int) or isinstance(late, bool) or late < 0):
         raise BadInput(f"{where}: late counts fills, got {late!r}")
-    choice = GateUp(Geometry.parse(str(row["ring"])), late)
+    choice = GateUp(_ring(row["ring"], where), late)
     if wrong := gate_up_fault(variant, choice):
         raise BadInput(f"{where}: {wrong}")
     return choice

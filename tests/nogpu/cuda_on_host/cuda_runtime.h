@@ -100,14 +100,19 @@ inline void launch(int grid, int block, unsigned seed, const std::function<void(
             makecontext(&f.context, start, 0);
             order[k] = seed == 1 ? block - 1 - k : k;
         }
+        int starved = -1, rounds = 0;  // for seeds above 1 a warp stands still for a while, then another
         for (int left = block; left;) {
+            if (seed > 1 && --rounds <= 0) starved = random() % (block / 32 + 1), rounds = 50 + random() % 400;
+            bool ran = false;
             if (seed > 1) std::shuffle(order.begin(), order.end(), random);
             for (int k : order) {
-                if (fibers[k].done) continue;
+                if (fibers[k].done || (k / 32 == starved && rounds > 0)) continue;
+                ran = true;
                 current = k, threadIdx.x = k;
                 resume(k);
                 left -= fibers[k].done;
             }
+            if (!ran) rounds = 0;
         }
     }
 }

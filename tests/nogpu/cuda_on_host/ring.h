@@ -37,7 +37,7 @@ inline std::vector<uint8_t> memory;
 inline std::map<void*, State> barriers;
 inline std::vector<Copy> copies;
 inline std::mt19937 chance;
-inline int64_t progress, most_copies, prefetches;
+inline int64_t progress, most_copies, prefetches, made;
 
 inline ucontext_t outside;
 
@@ -120,6 +120,7 @@ inline void bulk_copy(uint8_t* to, const uint8_t* from, uint32_t bytes, Barrier*
     const auto bad = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 != 0; };
     if (bytes == 0 || bytes % 16 || bad(to) || bad(from) || to < start || to + bytes > start + host::memory_size)
         host::fail(host::kBadCopy);
+    if (++host::made > 200000) host::fail(host::kHang), host::give_up();  // fills without end are a hang too
     std::memset(to, 0xA5, bytes);
     host::copies.push_back({to, from, bytes, b});
     host::most_copies = std::max<int64_t>(host::most_copies, host::copies.size());
@@ -153,7 +154,7 @@ namespace host {
 // The fault of a run of one ring kernel; 0 is none.
 inline int ring_launch(int grid, int block, size_t smem, unsigned seed, const std::function<void()>& kernel) {
     host::grid = grid, host::threads = block, host::fault = host::kNone, host::memory_size = smem;
-    host::chance.seed(seed), host::most_copies = 0, host::prefetches = 0;
+    host::chance.seed(seed), host::most_copies = 0, host::prefetches = 0, host::made = 0;
     getcontext(&host::outside);
     if (host::fault) return host::fault;
     std::vector<int> blocks(grid);
