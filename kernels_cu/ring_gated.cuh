@@ -132,6 +132,8 @@ struct Shared {
             counted = true;
             return;
         }
+        // All lanes read what lane k's atomic vouches for. They do so after the shuffle that carries its result, which
+        // the hardware keeps in order; a __syncwarp here would put it in the memory model's words as well.
         fence_gpu();
         for (uint32_t k = 0; k < noted; ++k) {
             if (__shfl_sync(0xffffffffu, sum, k) != kGroupValues) continue;

@@ -1,9 +1,9 @@
 """L2's matrices through a ring, in the kinds of pdl.py. Twin of kernels_cu/l2_ring.cuh.
 
-    q4k_ring   weights in q4_K as stored, pad40 activations, the next activations or null, one result per row,
-               super-blocks per row, row stride, rows, rows per ticket, stages, tickets to bring into L2 ahead
-               of the stages (late kind only), flags, stamps
-    q6k_ring   the same in q6_K, in the dpl layout
+q4k_ring   weights in q4_K as stored, pad40 activations, the next activations or null, one result per row,
+           super-blocks per row, row stride, rows, rows per ticket, stages, tickets to bring into L2 ahead
+           of the stages (late kind only), flags, stamps
+q6k_ring   the same in q6_K, in the dpl layout
 """
 
 from __future__ import annotations

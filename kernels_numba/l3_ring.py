@@ -1,11 +1,11 @@
 """L3 through a ring of bulk copies: twins of l3_matmul_ring and l3_form_c in kernels_cu/l3.cu. sm_90 and up.
 
-    matmul_ring  the matmul row by row: weights, activations, gu, ticket counter or null, super-blocks per
-                 row, rows of the matrix, rows per ticket, stages
-    form_c       the whole fusion, see ring_gated.py: weights, activations, room for sums of rows that blocks
-                 share (as gu), q8, counters (a word per q8 block and one more, all 0), nf, super-blocks per
-                 row, row pairs per fill, stages, q8 blocks that a block makes by itself, fills of those that
-                 it keeps for the end
+matmul_ring  the matmul row by row: weights, activations, gu, ticket counter or null, super-blocks per
+             row, rows of the matrix, rows per ticket, stages
+form_c       the whole fusion, see ring_gated.py: weights, activations, room for sums of rows that blocks
+             share (as gu), q8, counters (a word per q8 block and one more, all 0), nf, super-blocks per
+             row, row pairs per fill, stages, q8 blocks that a block makes by itself, fills of those that
+             it keeps for the end
 """
 
 from __future__ import annotations

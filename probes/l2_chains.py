@@ -162,8 +162,7 @@ def stream_steps(tiles: int = STREAM_TILES, launches: int = chains.CHAIN) -> tup
     """bandwidth24: launch k reads its own weights `w.k`."""
     size = tiles * chains.CONSTANTS.tile
     return tuple(
-        Step("stream", "stream", tiles, (f"w.{k}", *ping_pong(k)), weight_bytes=size)
-        for k in range(launches)
+        Step("stream", "stream", tiles, (f"w.{k}", *ping_pong(k)), weight_bytes=size) for k in range(launches)
     )
 
 

@@ -69,8 +69,9 @@ def matrix_chains(
     ]
     first = next(iter(kernels.values()))
     want = expected(bench, m, raw, x8, first["l2_q6k_plain"], weights.address)
-    outputs = Output(shared["out"], want.size, want.reshape(-1)), Output(
-        shared["b"], tiles, chains.stream(checksum.read_xors(packed.reshape(-1)), start, n)
+    outputs = (
+        Output(shared["out"], want.size, want.reshape(-1)),
+        Output(shared["b"], tiles, chains.stream(checksum.read_xors(packed.reshape(-1)), start, n)),
     )
     out = []
     for backend, mine in kernels.items():

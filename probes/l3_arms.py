@@ -185,8 +185,11 @@ def arms_of(
                 fit, grid = make_room(bench, kernel, planned), planned.config.grid
                 if not fit:
                     raise Unavailable("the kernel does not fit on an SM")
-                if v.ring and fit * bench.gpu.facts.sms < grid:
-                    raise Unavailable(f"of its {grid} blocks {fit} fit on an SM: a ring has them all at once")
+                at_once = fit * bench.gpu.facts.sms
+                if v.ring and at_once < grid:
+                    raise Unavailable(
+                        f"of its {grid} blocks {at_once} fit at once, and a ring needs them all"
+                    )
             except Unavailable as error:
                 skipped.append(not_run(bench, case, name, kernel, str(error)))
                 continue

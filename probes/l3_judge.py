@@ -54,9 +54,7 @@ def judge(rows: Sequence[Row], seed: int) -> list[Row]:
     return out
 
 
-def _decided(
-    rows: Sequence[Row], contest: l3.Contest, row: Row, base: Row, floor: float, seed: int
-) -> Row:
+def _decided(rows: Sequence[Row], contest: l3.Contest, row: Row, base: Row, floor: float, seed: int) -> Row:
     """One form's verdict against its contest's baseline."""
     found = stats.weighted_ratio([(1, times(row), times(base))], seed)
     bar = verdict.bar(contest.bar)

@@ -31,7 +31,8 @@ def line(name: str, done: Run | None, failure: str = "") -> list[str]:
     best = _fastest(
         r
         for r in done.verdicts()
-        if r.verdict == "GO" and r.case == lead.case
+        if r.verdict == "GO"
+        and r.case == lead.case
         # the ratios of these are over another ring kernel
         and not r.variant.endswith(("_ring", "form_c"))
     )

@@ -22,6 +22,8 @@ from probes.core.types import Resources, Unavailable
 from probes.gpu import timing
 
 ONE_BLOCK = Resources(200, 320, 0)
+RING = Resources(72, 0, 0)
+"""So few registers that a ring's blocks fit all at once."""
 RINGS = {v.reader: v.name for v in l3.VARIANTS if v.ring}
 GPU = replace(device.load("h200"), sms=2, slug="two-sms")
 
@@ -104,11 +106,12 @@ class HostBench(Bench):
     lib: Any = None
     alive: list[Any] = field(default_factory=list)
     """Host memory that launches only know by its address."""
+    ring: Resources = RING
 
     def kernels(self, probe: str, names: Any, backend: Any, min_blocks: int = 0) -> dict[str, Any]:
         if backend == "numba":
             raise Unavailable("no Numba on the host")
-        return {n: HostKernel(n, self.lib) for n in names}
+        return {n: HostKernel(n, self.lib, self.ring if n in RINGS else ONE_BLOCK) for n in names}
 
     def harness(self, name: str, backend: Any) -> Any:
         return HostKernel(name, self.lib)

@@ -81,9 +81,7 @@ def test_a_partition_has_its_own_rows_or_its_gpu_s() -> None:
         (432, 48, (96, 4, 48)),
     ],
 )
-def test_groups_that_a_block_owns_and_what_is_left(
-    groups: int, sms: int, want: tuple[int, int, int]
-) -> None:
+def test_groups_that_a_block_owns_and_what_is_left(groups: int, sms: int, want: tuple[int, int, int]) -> None:
     facts, case = replace(H200, sms=sms), l3.Case("test", 32 * groups, 512)
     made = l3_launch.planned(FORM_C, case, GateUp(Geometry(4, 2, 2, drawn=True), 1), facts)
     grid, own, left = want

@@ -15,13 +15,12 @@ import pytest
 from probes import l3, l3_arms, l3_geometries, l3_launch, l3_measure, l3_report, points
 from probes.core import tuning
 from probes.core.tuning import GateUp, Geometry
-from probes.core.types import BadInput, Resources, Unavailable, WrongResult
+from probes.core.types import BadInput, Unavailable, WrongResult
 from probes.gpu import partition as partition_module
 from tests.nogpu import l3_fakes
-from tests.nogpu.l3_fakes import GPU, HostBench, flags
+from tests.nogpu.l3_fakes import GPU, ONE_BLOCK, RING, HostBench, flags
 
 bench = l3_fakes.bench
-
 
 
 def test_form_c_alone_brings_its_baselines(bench: HostBench) -> None:
@@ -134,8 +133,17 @@ def test_an_older_gpu_skips_the_rings_with_the_reason(bench: HostBench) -> None:
     skipped = {r.variant: r for r in rows if r.skipped and r.backend == "cu"}
     assert set(skipped) == {"pair_ring", "form_c", "pair_ring_aa"}
     assert {r.skipped for r in skipped.values()} == {"bulk copies need sm_90, this GPU is sm_86"}
-    assert all(r.registers == 200 and r.shape == [64, 5120] for r in skipped.values())
+    assert all(r.registers == RING.registers and r.shape == [64, 5120] for r in skipped.values())
     assert {"pair", "form_b"} <= {r.variant for r in rows if r.samples_s}
+
+
+def test_a_ring_whose_blocks_do_not_fit_at_once_is_skipped(bench: HostBench) -> None:
+    """200 registers, five warps: one block of form_c fits each of the two SMs, and its grid has three."""
+    bench.ring = ONE_BLOCK
+    (rows,) = l3_measure.measure(bench, flags("--nf", "96"))
+    why = {r.variant: r.skipped for r in rows if r.skipped and r.backend == "cu"}
+    assert why == {"form_c": "of its 3 blocks 2 fit at once, and a ring needs them all"}
+    assert all(r.skipped for r in l3_report.judge(rows, 0) if r.variant == "form_c")
 
 
 def test_blocks_per_sm_replaces_a_ring_s_own(bench: HostBench) -> None:
@@ -150,15 +158,8 @@ def test_blocks_per_sm_replaces_a_ring_s_own(bench: HostBench) -> None:
 
 @pytest.fixture
 def small(bench: HostBench, monkeypatch: pytest.MonkeyPatch) -> HostBench:
-    """A bench whose built-in shape is small, of kernels with 72 registers: so many that all blocks fit."""
+    """A bench whose built-in shape is small."""
     monkeypatch.setattr(l3, "CASES", (l3.Case("gate_up_14b", 352, 512),))
-    real = bench.kernels
-    few = Resources(72, 0, 0)
-
-    def kernels(*args: Any, **more: Any) -> dict[str, Any]:
-        return {name: replace(k, resources=few) for name, k in real(*args, **more).items()}
-
-    monkeypatch.setattr(bench, "kernels", kernels)
     return bench
 
 
@@ -193,6 +194,7 @@ def test_geometries_names_every_candidate_once_and_what_to_write(small: HostBenc
 def test_geometries_that_do_not_fit_say_why(bench: HostBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """200 registers: one block of five warps fits, and not one of fourteen."""
     monkeypatch.setattr(l3, "CASES", (l3.Case("gate_up_14b", 32, 5120),))
+    bench.ring = ONE_BLOCK
     (rows,) = l3_measure.measure(bench, flags("--geometries", "--variant", "form_c"))
     why = {r.variant: r.skipped for r in rows if r.skipped}
     assert why["form_c@8r1b2s4x-drawn-late4"] == "only 0 blocks of it fit on an SM"
