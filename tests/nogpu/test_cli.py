@@ -164,7 +164,8 @@ def test_no_gguf_package(tmp_path: Path) -> None:
 def test_ctrl_c_keeps_the_finished_rows(tmp_path: Path) -> None:
     """Stopped after its second case: both are in the file, which says that it is not complete."""
     code = (
-        "import sys, time\n"
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job's is to ignore it
         "from probes import l1_report\n"
         "plain = l1_report.predict\n"
         "def slow(facts, args):\n"
