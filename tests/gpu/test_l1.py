@@ -13,7 +13,8 @@ from probes.bench import BACKENDS, bits, cap_smem
 from probes.core import checksum, layouts, packing, q6k, q8
 from probes.core.layouts import LAYOUTS, Layout
 from probes.core.occupancy import occupancy
-from probes.core.types import BadInput, LaunchConfig, Shape, Unavailable, WrongResult
+from probes.core.types import Backend, BadInput, LaunchConfig, Shape, Unavailable, WrongResult
+from tests.gpu.backends import built, of
 
 pytestmark = pytest.mark.gpu
 
@@ -30,23 +31,16 @@ SHAPES = [
 
 @pytest.fixture(scope="module")
 def kernels(bench: Any) -> dict[str, Any]:
-    """Kernels by backend; a backend that cannot be built here skips its tests with the reason."""
-    out: dict[str, Any] = {}
-    for backend in BACKENDS:
-        try:
-            out[backend] = {}
-            for stem in l1.STEMS:
-                names = [f"l1_{name}" for name, _, form in l1.variants() if form.stem == stem]
-                out[backend] |= bench.kernels(stem, names, backend)
-        except Unavailable as error:
-            out[backend] = error
-    return out
+    """Kernels by backend."""
 
+    def build(backend: Backend) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for stem in l1.STEMS:
+            names = [f"l1_{name}" for name, _, form in l1.variants() if form.stem == stem]
+            out |= bench.kernels(stem, names, backend)
+        return out
 
-def of(kernels: dict[str, Any], backend: str) -> Any:
-    if isinstance(kernels[backend], Unavailable):
-        pytest.skip(str(kernels[backend]))
-    return kernels[backend]
+    return built(build)
 
 
 def run_planned(bench: Any, kernel: Any, planned: Any, packed: np.ndarray, x8: np.ndarray) -> np.ndarray:

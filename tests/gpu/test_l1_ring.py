@@ -13,6 +13,7 @@ from probes.core import packing, q6k, q8
 from probes.core.layouts import LAYOUTS
 from probes.core.types import Shape, Unavailable
 from probes.l1_ring import Geometry
+from tests.gpu.backends import built, of
 
 pytestmark = pytest.mark.gpu
 
@@ -33,21 +34,9 @@ GEOMETRIES = [
 
 @pytest.fixture(scope="module")
 def kernels(bench: Any) -> dict[str, Any]:
-    """Kernels by backend; a backend that cannot be built here skips its tests with the reason."""
+    """Kernels by backend."""
     names = [f"l1_{lay.name}_{form}" for lay in LAYOUTS for form in ("ring", "async")]
-    out: dict[str, Any] = {}
-    for backend in BACKENDS:
-        try:
-            out[backend] = bench.kernels("l1_ring", names, backend)
-        except Unavailable as error:
-            out[backend] = error
-    return out
-
-
-def of(kernels: dict[str, Any], backend: str) -> Any:
-    if isinstance(kernels[backend], Unavailable):
-        pytest.skip(str(kernels[backend]))
-    return kernels[backend]
+    return built(lambda backend: bench.kernels("l1_ring", names, backend))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -24,6 +24,7 @@ from probes.core.types import LaunchConfig, Unavailable
 from probes.gpu.graph import capture
 from probes.gpu.kernels import Launch, int32
 from probes.gpu.memory import Buffer
+from tests.gpu.backends import built, of
 
 pytestmark = pytest.mark.gpu
 
@@ -32,22 +33,10 @@ SLEEP_NS = 300_000
 
 @pytest.fixture(scope="module")
 def kernels(bench: Any) -> dict[str, Any]:
-    """Kernels by backend; a backend that cannot be built here skips its tests with the reason."""
+    """Kernels by backend."""
     if bench.gpu.facts.compute_capability < (9, 0):
         pytest.skip(f"{l2.NEEDS}, this GPU is {bench.gpu.facts.arch}")
-    out: dict[str, Any] = {}
-    for backend in BACKENDS:
-        try:
-            out[backend] = bench.kernels("l2", [*l2_chains.kernel_names(), "l2_sleeper"], backend)
-        except Unavailable as error:
-            out[backend] = error
-    return out
-
-
-def of(kernels: dict[str, Any], backend: str) -> Any:
-    if isinstance(kernels[backend], Unavailable):
-        pytest.skip(str(kernels[backend]))
-    return kernels[backend]
+    return built(lambda backend: bench.kernels("l2", [*l2_chains.kernel_names(), "l2_sleeper"], backend))
 
 
 def enqueue(

@@ -19,6 +19,7 @@ from probes.gpu.graph import capture
 from probes.gpu.kernels import Launch, int32
 from probes.gpu.memory import Buffer
 from probes.l2_ring import Matrix
+from tests.gpu.backends import built, of
 
 pytestmark = pytest.mark.gpu
 
@@ -36,22 +37,10 @@ CHOICES = [
 
 @pytest.fixture(scope="module")
 def kernels(bench: Any) -> dict[str, Any]:
-    """Kernels by backend; a backend that cannot be built here skips its tests with the reason."""
+    """Kernels by backend."""
     if bench.gpu.facts.compute_capability < (9, 0):
         pytest.skip(f"{l2.NEEDS}, this GPU is {bench.gpu.facts.arch}")
-    out: dict[str, Any] = {}
-    for backend in BACKENDS:
-        try:
-            out[backend] = bench.kernels("l2", [*l2_chains.kernel_names(), "l2_sleeper"], backend)
-        except Unavailable as error:
-            out[backend] = error
-    return out
-
-
-def of(kernels: dict[str, Any], backend: str) -> Any:
-    if isinstance(kernels[backend], Unavailable):
-        pytest.skip(str(kernels[backend]))
-    return kernels[backend]
+    return built(lambda backend: bench.kernels("l2", [*l2_chains.kernel_names(), "l2_sleeper"], backend))
 
 
 class Placed:

@@ -16,6 +16,7 @@ from probes import cli, l3, l3_arms, l3_measure
 from probes.bench import BACKENDS
 from probes.core.occupancy import occupancy
 from probes.core.types import BadInput, Unavailable, WrongResult
+from tests.gpu import backends
 
 pytestmark = pytest.mark.gpu
 
@@ -31,20 +32,12 @@ def flags(*argv: str) -> Any:
 
 @pytest.fixture(scope="module")
 def kernels(bench: Any) -> dict[str, Any]:
-    """Kernels by backend; a backend that cannot be built here skips its tests with the reason."""
-    out: dict[str, Any] = {}
-    for backend in BACKENDS:
-        try:
-            out[backend] = bench.kernels("l3", l3.KERNELS, backend)
-        except Unavailable as error:
-            out[backend] = error
-    return out
+    """Kernels by backend."""
+    return backends.built(lambda backend: bench.kernels("l3", l3.KERNELS, backend))
 
 
 def of(kernels: dict[str, Any], backend: str) -> Any:
-    if isinstance(kernels[backend], Unavailable):
-        pytest.skip(str(kernels[backend]))
-    return {backend: kernels[backend]}
+    return {backend: backends.of(kernels, backend)}
 
 
 @pytest.fixture

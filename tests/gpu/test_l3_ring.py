@@ -17,6 +17,7 @@ from probes.core.tuning import GateUp, Geometry
 from probes.core.types import Unavailable
 from probes.gpu import timing
 from probes.gpu.partition import partition
+from tests.gpu import backends
 
 pytestmark = pytest.mark.gpu
 
@@ -43,22 +44,14 @@ def flags(*argv: str) -> Any:
 
 @pytest.fixture(scope="module")
 def kernels(bench: Any) -> dict[str, Any]:
-    """Kernels by backend; a backend that cannot be built here skips its tests with the reason."""
+    """Kernels by backend."""
     if bench.gpu.facts.compute_capability < (9, 0):
         pytest.skip(f"bulk copies need sm_90, this GPU is {bench.gpu.facts.arch}")
-    out: dict[str, Any] = {}
-    for backend in BACKENDS:
-        try:
-            out[backend] = bench.kernels("l3", l3.KERNELS, backend)
-        except Unavailable as error:
-            out[backend] = error
-    return out
+    return backends.built(lambda backend: bench.kernels("l3", l3.KERNELS, backend))
 
 
 def of(kernels: dict[str, Any], backend: str) -> Any:
-    if isinstance(kernels[backend], Unavailable):
-        pytest.skip(str(kernels[backend]))
-    return {backend: kernels[backend]}
+    return {backend: backends.of(kernels, backend)}
 
 
 @pytest.fixture

@@ -1,0 +1,29 @@
+"""Kernels under test by backend; a backend that cannot be built here skips its tests with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from probes.bench import BACKENDS
+from probes.core.types import Backend, Unavailable
+
+
+def built(build: Callable[[Backend], Any]) -> dict[str, Any]:
+    """What `build` gives per backend, or why it cannot."""
+    out: dict[str, Any] = {}
+    for backend in BACKENDS:
+        try:
+            out[backend] = build(backend)
+        except Unavailable as error:
+            out[backend] = error
+    return out
+
+
+def of(kernels: dict[str, Any], backend: str) -> Any:
+    """One backend's kernels."""
+    if isinstance(kernels[backend], Unavailable):
+        pytest.skip(str(kernels[backend]))
+    return kernels[backend]
