@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from probes.core import checksum, packing, q4k, q6k, q8, swiglu
 from probes.core.layouts import LAYOUTS, Layout, Piece
 from probes.core.types import Shape, Unavailable
+from tests.nogpu.host_calls import pointer
 
 MIRROR = Layout(
     "mirror", "group", Piece(80, 128, 0), Piece(16, 64, 0), Piece(0, 16, 0), Piece(208, 2, 0), 210
@@ -39,10 +40,6 @@ def host(all_layouts: tuple[Layout, ...] = LAYOUTS) -> ctypes.CDLL:
         if os.environ.get("CI"):
             pytest.fail(f"CI needs a host compiler: {error}")
         pytest.skip(str(error))
-
-
-def pointer(array: NDArray[Any]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
 
 
 def host_q6k(

@@ -14,7 +14,6 @@ import random
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,23 +23,10 @@ from probes import l1, l1_ring
 from probes.core import device, order, packing, q6k, q8, ring
 from probes.core.layouts import LAYOUTS, Layout
 from probes.core.types import BadInput, Shape, Unavailable
+from tests.nogpu.host_calls import FAULTS, aligned, pointer
 
 EMULATOR = Path(__file__).parent / "cuda_on_host"
-FAULTS = "none, hang, double init, unknown barrier, too many arrivals, bad copy, copy left over".split(", ")
 H200 = device.load("h200")
-
-
-def pointer(array: NDArray[Any] | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(None if array is None else array.ctypes.data)
-
-
-def aligned(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """A copy on a multiple of 16, as bulk copies need it."""
-    room = np.empty(array.nbytes + 16, np.uint8)
-    start = -room.ctypes.data % 16
-    out = room[start : start + array.nbytes]
-    out[:] = array.reshape(-1).view(np.uint8)
-    return out
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from probes.core.decode import TINY
 from probes.core.layouts import layout
 from probes.core.packing import pack
 from probes.core.types import Shape
+from tests.nogpu.host_calls import FAULTS, aligned
 
 HERE = Path(__file__).parent
 
@@ -96,16 +97,6 @@ def test_the_compute_chain_equals_the_oracle(
     np.testing.assert_array_equal(buffers["b"], chains.compute(words, iters, start, 4))
 
 
-def aligned(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """A copy on a multiple of 16, as bulk copies need it."""
-    room = np.empty(array.nbytes + 16, np.uint8)
-    start = -room.ctypes.data % 16
-    out = room[start : start + array.nbytes]
-    out[:] = array.reshape(-1).view(np.uint8)
-    return out
-
-
-FAULTS = "none, hang, double init, unknown barrier, too many arrivals, bad copy, copy left over".split(", ")
 RINGS = {"q4k_ring": ("q4_K", 4, q4k.reference), "q6k_ring": ("q6_K", 8, q6k.reference)}
 
 

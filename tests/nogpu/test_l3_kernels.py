@@ -14,10 +14,7 @@ from probes import l3_data
 from probes.core import q8, ring, swiglu
 from probes.core.types import BadInput, Unavailable
 from probes.l3_data import Wanted
-
-
-def pointer(array: NDArray[Any] | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(None if array is None else array.ctypes.data)
+from tests.nogpu.host_calls import FAULTS, aligned, pointer
 
 
 def same(got: NDArray[Any], want: NDArray[Any]) -> None:
@@ -185,17 +182,6 @@ def test_a_traced_twin_gives_the_same_and_an_sm_per_block(l3_on_host: ctypes.CDL
 
 
 # The ring's kernels on fibers: barriers, bulk copies that land late, blocks in any order
-
-FAULTS = "none, hang, double init, unknown barrier, too many arrivals, bad copy, copy left over".split(", ")
-
-
-def aligned(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """A copy on a multiple of 16, as bulk copies need it."""
-    room = np.empty(array.nbytes + 16, np.uint8)
-    start = -room.ctypes.data % 16
-    out = room[start : start + array.nbytes]
-    out[:] = array.reshape(-1).view(np.uint8)
-    return out
 
 
 class Matrix:
