@@ -63,7 +63,9 @@ def parser(name: str) -> argparse.ArgumentParser:
     p.add_argument("--seed", type=int, default=0, help="of weights, orders and intervals (default 0)")
     p.add_argument("--blocks-per-sm", type=int, metavar="N", help="hold every kernel to N blocks per SM")
     p.add_argument(
-        "--counters", action="store_true", help="add the profiler's DRAM bytes and durations (needs ncu)"
+        "--counters",
+        action="store_true",
+        help="add the profiler's DRAM bytes, durations, DRAM and issue rates (needs ncu)",
     )
     p.add_argument(
         "--out",
@@ -208,7 +210,7 @@ def run(name: str, args: argparse.Namespace) -> Run:
             if args.counters:
                 from probes import profiling
 
-                profiling.attach(name, args, file.rows, tell)
+                file.add(*profiling.attach(name, args, file.rows, tell))
             if not args.quick:
                 from probes import profiling
 

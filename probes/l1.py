@@ -79,6 +79,9 @@ FORMS: tuple[Form, ...] = (
 STEMS: tuple[str, ...] = tuple(dict.fromkeys(f.stem for f in FORMS))
 """L1's kernel files."""
 
+RECORDED = ("loop", "pf", "stream")
+"""The record's own forms; the profiler's table of what is left to a plain read shows all others."""
+
 PF_ABOVE, PF_UPTO = 8192, 16384
 """The record's dispatch: pf where 8192 < id <= 16384, else loop."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from probes import l1
+from probes import l1, limits
 from probes.core import report, stats, verdict
 from probes.core.rows import Row
 from probes.core.types import Backend
@@ -93,30 +93,6 @@ def _line(found: Nearest) -> list[str]:
 
 
 def left(rows: Sequence[Row], title: str, markdown: bool) -> list[str]:
-    """What a ring moves by the profiler, what it may have in flight, and its time beyond a plain read's."""
-    lines = []
-    for r in rows:
-        form = r.variant.rpartition("_")[2]
-        if form != "ring" or not (r.time_s and r.dram_bytes_read and r.profiler_time_s and r.grid):
-            continue
-        rate = r.dram_bytes_read / r.profiler_time_s / 1e9
-        share = rate / r.read_ceiling_gbps if r.read_ceiling_gbps else None
-        read_s = r.time_s * r.fraction_of_same_bytes_read if r.fraction_of_same_bytes_read else None
-        beyond = r.time_s - read_s if read_s else None
-        lines.append([
-            r.case, r.variant, r.backend, f"{rate:.0f}", report.format_percent(share, 1),
-            report.format_bytes(r.grid * (r.smem_bytes or 0)), report.format_time(r.time_s),
-            report.format_time(beyond), report.format_percent(r.fraction_of_same_bytes_read, 1),
-        ])  # fmt: skip
-    if not lines:
-        return []
-    heads = ["case", "variant", "backend", "DRAM GB/s", "of ceiling", "in flight at most", "time"]
-    heads += ["beyond a plain read", "of same-bytes read"]
-    table = report.table(heads, lines, markdown, left=heads[:3])
-    return [
-        f"{title}What is left to a plain read of the same bytes\n\n{table}\n\n"
-        "DRAM GB/s are the profiler's bytes over its time of one launch; in flight at most is the shared "
-        "memory of all blocks, which copies fill. A plain read needs neither activations before its first "
-        "byte counts nor sums after its last one: that is the time beyond it in short matrices, and in long "
-        "ones the stages that wait while others are summed."
-    ]
+    """What the profiler shows of the forms past the record, and what keeps each from a plain read."""
+    shown = {name: form.name == "ring" for name, _, form in l1.variants() if form.name not in l1.RECORDED}
+    return limits.section(limits.of_variants(rows, shown), title, markdown)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from probes import l3, l3_geometries, l3_judge, l3_waves, points
+from probes import l3, l3_geometries, l3_judge, l3_waves, limits, points
 from probes.core import recorded, report
 from probes.core.rows import Row
 from probes.l3_judge import judge
@@ -16,14 +16,16 @@ __all__ = ["judge", "plots", "predict", "readme", "sections"]
 
 
 def sections(rows: Sequence[Row], markdown: bool) -> list[str]:
-    """What beats the pair, the loss taken apart beside the record's account, a sweep's points and fits.
+    """What beats the pair, what is left to a plain read, the loss taken apart, a sweep's points and fits.
 
     Of --geometries: what it found, and nothing else.
     """
     if points.is_sweep(rows):
         return [l3_geometries.section(rows, markdown)]
     title = "### " if markdown else ""
+    shown = {v.name: v.ring for v in l3.VARIANTS}
     out = l3_judge.section(rows, title, markdown)
+    out += limits.section(limits.of_variants(rows, shown), title, markdown)
     out.append(f"{title}The loss taken apart\n\n{_taken_apart(rows, markdown)}")
     for backend in BACKENDS:
         found = l3_waves.points(rows, backend)

@@ -143,6 +143,8 @@ CASE_COLUMNS: tuple[Column, ...] = (
     Column("of ceiling", lambda r: format_percent(r.fraction_of_ceiling)),
     Column("of same-bytes read", lambda r: format_percent(r.fraction_of_same_bytes_read)),
     Column("DRAM read", lambda r: format_bytes(r.dram_bytes_read)),
+    Column("DRAM", lambda r: format_percent(r.profiler_dram_fraction)),
+    Column("issue", lambda r: format_percent(r.profiler_issue_fraction)),
     Column("regs", _number(lambda r: r.registers)),
     Column("spill B", _number(lambda r: r.spill_bytes)),
     Column("blocks/SM (limiter)", _blocks),

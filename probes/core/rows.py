@@ -76,6 +76,8 @@ class Row:
     counts: dict[str, int] | None = None  # how often each model runs this case per decode step
     grid: int | None = None  # thread blocks of the kernel that `registers` and `waves` speak of
     kv: int | None = None  # KV length, where a case has several
+    profiler_dram_fraction: float | None = None  # DRAM throughput over its peak, of one launch
+    profiler_issue_fraction: float | None = None  # active cycles in which a scheduler issued, of one launch
 
     @property
     def id(self) -> str:

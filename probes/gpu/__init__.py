@@ -7,5 +7,5 @@ kernels.py   a Binary of either backend -> a launchable kernel and its resources
 graph.py     launches captured into a graph that can be replayed
 timing.py    check before time; interleaved windows; slope of n and 2n nodes; clock per sample
 partition.py  some SMs as a GPU of their own (green context)
-counters.py  the profiler's DRAM bytes and durations
+counters.py  the profiler's DRAM bytes, durations, DRAM and issue rates
 """

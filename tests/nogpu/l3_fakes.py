@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from probes.bench import Bench, resource_row
 from probes.core import device
 from probes.core.occupancy import occupancy
 from probes.core.types import Resources, Unavailable
-from probes.gpu import timing
+from probes.gpu import counters, timing
 
 ONE_BLOCK = Resources(200, 320, 0)
 RING = Resources(72, 0, 0)
@@ -146,6 +147,7 @@ def bench(l3_on_host: Any, monkeypatch: pytest.MonkeyPatch) -> HostBench:
     for module in (l3_arms, l3_measure):
         monkeypatch.setattr(module, "Buffer", HostBuffer)
         monkeypatch.setattr(module, "Launch", HostLaunch)
+    monkeypatch.setattr(counters, "window", nullcontext)
     monkeypatch.setattr(timing, "rotation", lambda *a: 2)
     gpu: Any = argparse.Namespace(facts=GPU, stream=HostStream(), free_bytes=lambda: (1 << 34, 1 << 34))
     return HostBench(gpu, seed=0, windows=2, progress=lambda line: None, lib=l3_on_host)

@@ -6,6 +6,7 @@ Times are made up. Arms, plans, arguments, checks, rows, the sweep and what the 
 from __future__ import annotations
 
 import ctypes
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from probes.core.rows import Row
 from probes.core.stats import Interval
 from probes.core.tuning import Geometry
 from probes.core.types import BadInput, Resources, Shape
-from probes.gpu import timing
+from probes.gpu import counters, timing
 from probes.gpu.kernels import Launch
 from probes.gpu.timing import Samples
 
@@ -154,6 +155,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     for module in (l1_arms, bench_module):
         monkeypatch.setattr(module, "Buffer", HostBuffer)
     monkeypatch.setattr(l1_ring, "make_room", lambda kernel, smem: None)
+    monkeypatch.setattr(counters, "window", nullcontext)
     monkeypatch.setattr(timing, "rotation", lambda *a: 2)
     monkeypatch.setattr(timing, "capture", HostGraph)
     monkeypatch.setattr(timing, "sample", sample)
@@ -283,17 +285,23 @@ def test_the_reads_and_the_stream_form_are_no_kernel_that_beats_anything(bench: 
     assert l1_limit.section([], "", True) == []
 
 
-def test_what_is_left_to_a_plain_read_comes_from_the_profiler_s_own_figures() -> None:
+def test_what_is_left_to_a_plain_read_is_told_of_every_form_past_the_record() -> None:
     row = Row(
         probe="l1", case="attn_v_14b", variant="gpl_ring", backend="cu", source="measured", device="x",
-        time_s=4e-6, fraction_of_same_bytes_read=0.75, read_ceiling_gbps=4000.0, grid=100, smem_bytes=1 << 20,
+        time_s=4e-6, same_bytes_read_s=3e-6, read_ceiling_gbps=4000.0, grid=100, smem_bytes=1 << 20,
         dram_bytes_read=8_000_000, profiler_time_s=4e-6,
     )  # fmt: skip
     (text,) = l1_limit.left([row], "", True)
     for word in ("2000", "50.0 %", "100.00 MiB", "4.00 µs", "1.00 µs", "75.0 %"):
         assert word in text, word
-    for without in ({"variant": "gpl_loop"}, {"profiler_time_s": None}):
+    (text,) = l1_limit.left([replace(row, variant="gpl_async")], "", True)
+    assert "75.0 %" in text and "100.00 MiB" not in text, "no copies fill its shared memory"
+    for without in (
+        {"variant": "gpl_loop"}, {"variant": "padded_ring_aa"}, {"variant": "read_dpl"},
+        {"profiler_time_s": None},
+    ):  # fmt: skip
         assert l1_limit.left([replace(row, **without)], "", True) == []
+    assert {f.name for f in l1.FORMS} > set(l1.RECORDED)
 
 
 def test_a_sweep_names_every_geometry_once_and_what_to_write(bench: Bench) -> None:

@@ -1,0 +1,140 @@
+"""What the profiler shows of a kernel beside a plain read of the same bytes, and what keeps it from that.
+
+One table for every probe: a probe says which rows it shows and which read stands beside each. `keeps` is the
+rule of its last column; it decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from probes.core import report
+from probes.core.rows import Row
+
+MEMORY = 0.90
+"""Of the DRAM rate that the large read reaches: from here on memory itself is the limit."""
+
+ISSUE = 0.60
+"""Of the schedulers' active cycles: from here on instructions are the limit."""
+
+SHORT_S = 20e-6
+"""A plain read of less than this is a short one."""
+
+ENDS_S = 5e-6
+"""What start and end of a launch take at most beside a short read."""
+
+
+def keeps(
+    share: float | None, issue: float | None, time_s: float, read_s: float | None, ring: bool = False
+) -> str:
+    """What keeps a kernel from a plain read's time, in a few words; '' where the figures do not tell.
+
+    share: of the DRAM rate that a large read reaches; issue: of the schedulers' cycles; read_s: the plain
+    read's time, 0 for a kernel with nothing to read. Latency is told by exclusion, so all figures are needed.
+    """
+    if share is not None and share >= MEMORY:
+        return "memory"
+    if issue is not None and issue >= ISSUE:
+        return "issue slots"
+    if share is None or issue is None or read_s is None:
+        return ""
+    if read_s < SHORT_S and time_s - read_s <= ENDS_S:
+        return "start and end of the launch"
+    return "stages wait for their sums" if ring else "latency"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One kernel as the profiler saw it, and the plain read beside it."""
+
+    row: Row
+    time_s: float
+    """Ours where there is one, else the profiler's; the read's is of the same clock."""
+    read_s: float | None
+    """A plain read of the same bytes; 0 for a kernel with nothing to read, None where none was measured."""
+    reach: float | None
+    """DRAM throughput over its peak that the large read reaches."""
+    ceiling_gbps: float | None
+    ring: bool = False
+    """Whether copies fill its shared memory: the bytes that it may have in flight."""
+
+    @property
+    def gbps(self) -> float:
+        """The profiler's bytes over its time."""
+        return (self.row.dram_bytes_read or 0) / (self.row.profiler_time_s or 1.0) / 1e9
+
+    @property
+    def of_ceiling(self) -> float | None:
+        """`gbps` over the large read's content rate."""
+        return self.gbps / self.ceiling_gbps if self.ceiling_gbps else None
+
+    @property
+    def share(self) -> float | None:
+        """Of what the large read reaches: by the profiler's rate, else by bytes over time."""
+        own = self.row.profiler_dram_fraction
+        return own / self.reach if own is not None and self.reach else self.of_ceiling
+
+    @property
+    def in_flight(self) -> int | None:
+        """Bytes of shared memory of all blocks that copies fill; None for what is no ring."""
+        return self.row.grid * (self.row.smem_bytes or 0) if self.ring and self.row.grid else None
+
+    @property
+    def keeps(self) -> str:
+        """See `keeps` of this module."""
+        return keeps(self.share, self.row.profiler_issue_fraction, self.time_s, self.read_s, self.ring)
+
+
+def reach(rows: Sequence[Row]) -> float | None:
+    """DRAM throughput over its peak of a run's large reads, None where none was profiled."""
+    known = [r.profiler_dram_fraction for r in rows if r.variant == "read_large"]
+    return max((x for x in known if x is not None), default=None)
+
+
+def of_variants(rows: Sequence[Row], shown: Mapping[str, bool]) -> list[Figures]:
+    """Figures of the timed and profiled rows among `shown`: variant, and whether it is a ring."""
+    most = reach(rows)
+    return [
+        Figures(r, r.time_s, r.same_bytes_read_s, most, r.read_ceiling_gbps, shown[r.variant])
+        for r in rows
+        if r.variant in shown and r.time_s and r.dram_bytes_read is not None and r.profiler_time_s
+    ]
+
+
+def table(found: Sequence[Figures], markdown: bool) -> str:
+    """A line each."""
+    heads = ["case", "variant", "backend", "DRAM GB/s", "of ceiling", "DRAM", "issue", "in flight at most"]
+    heads += ["time", "by the profiler", "beyond a plain read", "of same-bytes read", "kept from 1.00 by"]
+    return report.table(heads, [_cells(f) for f in found], markdown, left=[*heads[:3], heads[-1]])
+
+
+def _cells(f: Figures) -> list[str]:
+    r, percent = f.row, report.format_percent
+    return [
+        r.group, r.variant, r.backend, f"{f.gbps:.0f}", percent(f.of_ceiling),
+        percent(r.profiler_dram_fraction), percent(r.profiler_issue_fraction),
+        report.format_bytes(f.in_flight), report.format_time(r.time_s), report.format_time(r.profiler_time_s),
+        report.format_time(None if f.read_s is None else f.time_s - f.read_s),
+        percent(f.read_s / f.time_s if f.read_s else None), f.keeps,
+    ]  # fmt: skip
+
+
+def section(found: Sequence[Figures], title: str, markdown: bool, head: str = "") -> list[str]:
+    """The table and what its columns mean; empty where nothing was profiled. head: what to say first."""
+    if not found:
+        return []
+    most = found[0].reach
+    reached = f", which the large read brings to {report.format_percent(most)}" if most else ""
+    first = f"{head}\n\n" if head else ""
+    return [
+        f"{title}What is left to a plain read of the same bytes\n\n{first}{table(found, markdown)}\n\n"
+        "By the profiler, of one cold launch: DRAM GB/s are its bytes over its time; DRAM is the throughput "
+        f"over its peak{reached}; issue is the share of cycles in which a scheduler had an instruction to "
+        "give. In flight at most is the shared memory of all blocks, which copies fill. Kept from 1.00 by: "
+        f"memory, from {report.format_percent(MEMORY, 0)} of the large read's DRAM rate on; issue slots, "
+        f"from {report.format_percent(ISSUE, 0)} on; else start and end of the launch, where the plain read "
+        f"takes less than {SHORT_S * 1e6:.0f} µs and the kernel {ENDS_S * 1e6:.0f} µs more at most (a plain "
+        "read needs neither activations before its first byte counts nor sums after its last one); else "
+        "stages that wait while others are summed, or, without stages, latency."
+    ]
