@@ -2,6 +2,7 @@
 
     python -m probes.l2                 every chain and arm, both backends; predicted where there is no GPU
     python -m probes.l2 --case decode13 --kv 3254 --arm pdl_late_trigger
+    python -m probes.l2 --counters      also each kernel alone under the profiler
     python -m probes.l2 --sweep         also compute24 over blocks/SM, registers and tails, looking for a tax,
                                         and the ring chains over their geometry
 
@@ -95,6 +96,9 @@ TARGETS = "l2.chain"
 READS = {"read_chain": "plain", "read_chain_pdl": "pdl_late_trigger"}
 """Chains that only read a ring chain's bytes, and the arm that each is launched as."""
 
+PROFILED = "profiled_"
+"""Rows of --counters begin so: one launch alone of `<kernel>_plain` or `_late`, or a plain `_read` beside."""
+
 MISSING = "proof missing: "
 """A measured row's notes that begin so keep its arm from a verdict."""
 
@@ -157,6 +161,8 @@ def cases(args: argparse.Namespace) -> list[Case]:
             raise BadInput(f"there is no case {name!r}; did you mean {', '.join(close)}?")
     whole = [c for c in CASES if args.sweep or c not in SWEEP_CASES]
     names = list(dict.fromkeys(args.case or (QUICK_CASES if args.quick else whole)))
+    if args.counters and names == ["empty"]:
+        raise BadInput("--counters profiles the chains' kernels, and empty ones do nothing: name a --case")
     if args.kv and not set(DECODE) & set(names):
         raise BadInput("--kv is the KV length of decode13 and decode13_ring, which --case leaves out")
     if args.sweep and not {"compute24", *RING} & set(names):

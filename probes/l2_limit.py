@@ -7,10 +7,10 @@ backend whose is faster, in the same run; the interval comes from paired samples
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from probes import l2
-from probes.core import report, stats, verdict
+from probes import l2, limits
+from probes.core import report, stats, tuning, verdict
 from probes.core.rows import Row
 from probes.l2_judge import find, interval
 from probes.l2_predict import BACKENDS
@@ -19,6 +19,13 @@ READ = "read_chain_pdl"
 LATE = tuple(name for name in l2.JUDGED if l2.arm(name).kind == "late")
 SEED = 0
 """Of the intervals here, which decide nothing."""
+
+ALONE = (
+    "Each kernel of the chains launched alone: a profiler lets no launch overlap another, so an arm has no "
+    "meaning here, and what PDL hides at a launch's start and end shows in full. `_plain` is the kernel of "
+    "the plain graph; `_late` that of the PDL arms, without the attribute, so that its wait returns at once. "
+    "The plain read is of the same bytes, under the profiler too."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +71,24 @@ def section(rows: Sequence[Row], title: str, markdown: bool) -> list[str]:
     heads = ["chain", "backend", "fastest late arm", "per launch", "of PDL read [low, high]", "target", ""]
     table = report.table(heads, lines, markdown, left=[*heads[:3], heads[-1]])
     return [f"{title}How near the ring chains come to PDL chains that read the same bytes\n\n{table}"]
+
+
+def kernels(rows: Sequence[Row], title: str, markdown: bool) -> list[str]:
+    """Each kernel alone under the profiler beside a plain read of its weights, empty without --counters."""
+    seen = [r for r in rows if r.variant.startswith(l2.PROFILED) and r.profiler_time_s]
+    reads: dict[tuple[str, str], float] = {}
+    for r in seen:
+        kernel, _, kind = r.variant.rpartition("_")
+        if kind == "read" and r.profiler_time_s:
+            key = r.group, kernel
+            reads[key] = min(r.profiler_time_s, reads.get(key, r.profiler_time_s))
+    most, ceiling = limits.reach(rows), max((r.read_ceiling_gbps or 0.0 for r in rows), default=0.0)
+    found = []
+    for r in seen:
+        kernel, _, kind = r.variant.rpartition("_")
+        if kind != "read":
+            read_s = reads.get((r.group, kernel)) if r.content_bytes else 0.0
+            ring = kernel.removeprefix(l2.PROFILED) in tuning.CHAINS.get(r.case, ())
+            shown = replace(r, variant=r.variant.removeprefix(l2.PROFILED))
+            found.append(limits.Figures(shown, r.profiler_time_s or 0.0, read_s, most, ceiling, ring))
+    return limits.section(found, title, markdown, ALONE)

@@ -45,6 +45,7 @@ def sections(rows: Sequence[Row], markdown: bool) -> list[str]:
     if rings_told:
         out.append(f"{title}The ring chains' geometries\n\n{rings_told}")
     out += l2_limit.section(measured, title, markdown)
+    out += l2_limit.kernels(measured, title, markdown)
     beside = _beside(measured, markdown)
     if beside:
         out.append(f"{title}What the same arms do to compute24\n\n{beside}")
