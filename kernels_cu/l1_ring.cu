@@ -108,7 +108,7 @@ __device__ __forceinline__ void async_form(const uint8_t* w, const uint8_t* x8, 
         l1_##layout##_ring(const uint8_t* __restrict__ w, const uint8_t* __restrict__ x8, float* __restrict__ out,   \
                            uint32_t* counter, int nbe, int row_stride, int od, int rows, int stages) {               \
         PROBES_SM90(probes::ring_form<probes::Q6kRows<probes::layout, probes::ReadOnly>>(                            \
-                        probes::Ring(stages, rows, row_stride), x8, nbe,                                             \
+                        probes::Ring(stages, rows, row_stride, nbe * 8), x8, nbe,                                    \
                         probes::Rows{w, out, static_cast<uint32_t>(od)}, counter, probes::NoHooks{});)               \
     }                                                                                                                \
     extern "C" __global__ void PROBES_BOUNDS(async)                                                                  \

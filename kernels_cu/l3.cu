@@ -15,9 +15,8 @@
 // Arguments: matmul(w, x8, gu, nbe), form_a(w, x8, h, nf, nbe), form_b(w, x8, q8, nf, nbe),
 // swiglu_quant(gu, q8, nf), quant(h, q8, nf); traced twins take the SM ids' array last.
 // matmul_ring(w, x8, gu, ticket counter or null, nbe, rows of the matrix, rows per ticket, stages)
-// form_c(w, x8, sums, q8, counters, nf, nbe, row pairs per fill, stages, q8 blocks that a block makes by itself, fills
-// of those that it keeps for the end): counters are a word per q8 block and one more, all 0; sums are room for as many
-// floats as there are rows, of which those of shared q8 blocks are stored.
+// form_c(w, x8, q8, words, nf, nbe, row pairs per fill, stages, q8 blocks that a block makes by itself, fills of those
+// that it keeps for the end): words are 64 bits per row pair and 32 more, all 0 before and after.
 #include "bounds.cuh"
 #include "exports.cuh"
 #include "q4k_held.cuh"
@@ -168,16 +167,16 @@ extern "C" __global__ void PROBES_RING_Q4K_BOUNDS
     l3_matmul_ring(const uint8_t* __restrict__ w, const uint8_t* __restrict__ x8, float* __restrict__ gu,
                    uint32_t* counter, int nbe, int od, int rows, int stages) {
     PROBES_SM90(probes::ring_form<probes::Q4kRows<probes::ReadOnly>>(
-                    probes::Ring(stages, rows, nbe * probes::kQ4kBlock), x8, nbe,
+                    probes::Ring(stages, rows, nbe * probes::kQ4kBlock, nbe * 4), x8, nbe,
                     probes::Rows{w, gu, static_cast<uint32_t>(od)}, counter, probes::NoHooks{});)
 }
 
 extern "C" __global__ void PROBES_RING_Q4K_BOUNDS
-    l3_form_c(const uint8_t* __restrict__ w, const uint8_t* __restrict__ x8, float* sums, uint32_t* __restrict__ q8,
-              uint32_t* counters, int nf, int nbe, int rows, int stages, int own, int late) {
+    l3_form_c(const uint8_t* __restrict__ w, const uint8_t* __restrict__ x8, uint32_t* __restrict__ q8,
+              probes::Word* words, int nf, int nbe, int rows, int stages, int own, int late) {
     PROBES_SM90(probes::ring_gated_form<probes::Q4kRows<probes::ReadOnly>>(
-                    probes::Ring(stages, 2 * rows, nbe * probes::kQ4kBlock), x8, nbe,
-                    probes::GatedRows{w, sums, q8, counters, static_cast<uint32_t>(nf), static_cast<uint32_t>(rows),
+                    probes::Ring(stages, 2 * rows, nbe * probes::kQ4kBlock, nbe * 4), x8, nbe,
+                    probes::GatedRows{w, q8, words, static_cast<uint32_t>(nf), static_cast<uint32_t>(rows),
                                       static_cast<uint32_t>(own), static_cast<uint32_t>(late)});)
 }
 

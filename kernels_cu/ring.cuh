@@ -29,85 +29,24 @@
 #pragma once
 
 #include "held.cuh"
+#include "mbarrier.cuh"
 
 #ifdef __CUDACC__
 namespace probes {
-
-#ifndef PROBES_FIBERS  // the tests' host build brings its own of all these
-using Barrier = unsigned long long;
-
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-__device__ __forceinline__ uint8_t* ring_memory() {
-    extern __shared__ __align__(128) uint8_t memory[];
-    return memory;
-}
-
-__device__ __forceinline__ int ring_blocks() { return gridDim.x; }
-__device__ __forceinline__ int ring_warps() { return blockDim.x >> 5; }
-
-// Of the whole block, once: to be counted in, and to wait until every thread was.
-__device__ __forceinline__ void block_arrive() { asm volatile("bar.arrive 1, %0;" ::"r"(blockDim.x) : "memory"); }
-__device__ __forceinline__ void block_join() { asm volatile("bar.sync 1, %0;" ::"r"(blockDim.x) : "memory"); }
-
-__device__ __forceinline__ void barrier_init(Barrier* b, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
-}
-
-// After its own barrier_init, each initialising thread; then the block's barrier.
-__device__ __forceinline__ void barriers_ready() {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive(Barrier* b) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
-}
-
-__device__ __forceinline__ void barrier_expect(Barrier* b, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes)
-                 : "memory");
-}
-
-__device__ __forceinline__ void barrier_wait(Barrier* b, uint32_t parity) {
-    asm volatile(
-        "{\n"
-        ".reg .pred done;\n"
-        "AGAIN:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@!done bra AGAIN;\n"
-        "}" ::"r"(shared_address(b)),
-        "r"(parity)
-        : "memory");
-}
-
-// All three of source, destination and size are multiples of 16.
-__device__ __forceinline__ void bulk_copy(uint8_t* to, const uint8_t* from, uint32_t bytes, Barrier* b) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(b))
-                 : "memory");
-}
-
-// Ask for bytes (a multiple of 16, from a multiple of 16) to be brought into L2.
-__device__ __forceinline__ void bulk_prefetch(const uint8_t* from, uint32_t bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-#endif
 
 constexpr int kWriters = 4;  // lanes of a consumer warp that hold a row's sum after a pass of at most four rows
 
 // The ring's pieces in shared memory; probes/core/ring.py's stage_bytes counts the same.
 struct Ring {
     int stages, rows, stride;
-    uint8_t* data;    // [stages][rows][stride]
-    float* sums;      // [stages][rows][8]
+    int warps;       // virtual warps that own a unit: so many of a row's eight sums are written, and read
+    uint8_t* data;   // [stages][rows][stride]
+    float* sums;     // [stages][rows][8]
     Barrier *full, *empty;  // [stages]
     int32_t *first, *count;  // [2][stages], by slot: the fill's first row and its rows, 0 for the end
 
-    __device__ __forceinline__ Ring(int stages, int rows, int stride) : stages(stages), rows(rows), stride(stride) {
+    __device__ __forceinline__ Ring(int stages, int rows, int stride, int units)
+        : stages(stages), rows(rows), stride(stride), warps(units < kThreads ? (units + 31) / 32 : kVirtualWarps) {
         data = ring_memory();
         sums = reinterpret_cast<float*>(data + stages * rows * stride);
         full = reinterpret_cast<Barrier*>(sums + stages * rows * kVirtualWarps);
@@ -132,12 +71,6 @@ struct Ring {
 
     // Every other warp, before it waits for anything.
     __device__ __forceinline__ void await_barriers() const { block_join(); }
-
-    // The consumers: also the sums of virtual warps that own no unit.
-    __device__ __forceinline__ void clear_sums(int others) const {
-        for (int k = threadIdx.x; k < stages * rows * kVirtualWarps; k += (ring_warps() - others) * 32) sums[k] = 0.0f;
-        await_barriers();
-    }
 };
 
 // P rows of a stage, then their warp sums: row r's to sums[8 * r].
@@ -160,10 +93,10 @@ struct Consumer {
     uint32_t lane, warp;
     int set, sets;
 
-    __device__ __forceinline__ Consumer(int units, int others) {
-        const int virtual_warps = units < kThreads ? (units + 31) / 32 : kVirtualWarps, me = threadIdx.x >> 5;
-        lane = threadIdx.x & 31, set = me / virtual_warps, warp = me - set * virtual_warps;
-        sets = (ring_warps() - others) / virtual_warps;
+    __device__ __forceinline__ Consumer(const Ring& ring, int others) {
+        const int me = threadIdx.x >> 5;
+        lane = threadIdx.x & 31, set = me / ring.warps, warp = me - set * ring.warps;
+        sets = (ring_warps() - others) / ring.warps;
         pin(warp), pin(lane);
     }
 
@@ -310,14 +243,16 @@ struct Tickets {
     __device__ __forceinline__ bool all_asked() const { return !counter && next >= all; }
 };
 
-// Row `lane` of a stage, summed: its warp sums one after another. Lanes without a row get the first one's.
+// Row `lane` of a stage, summed: its warp sums one after another. Lanes without a row get the first one's. A virtual
+// warp without a unit would add 0, which changes no sum (probes/core/order.py): what lies in its place is not added.
 __device__ __forceinline__ float ring_total(const Ring& ring, int s, bool mine, int lane) {
     const float* from = ring.sums + (s * ring.rows + (mine ? lane : 0)) * kVirtualWarps;
     const Words4 sums[2] = {Plain::w4(reinterpret_cast<const uint8_t*>(from)),
                             Plain::w4(reinterpret_cast<const uint8_t*>(from + 4))};
     float total = 0.0f;
 #pragma unroll
-    for (int k = 0; k < kVirtualWarps; ++k) total = add(total, float_of_bits(sums[k >> 2].w[k & 3]));
+    for (int k = 0; k < kVirtualWarps; ++k)
+        if (k < ring.warps) total = add(total, float_of_bits(sums[k >> 2].w[k & 3]));
     return total;
 }
 
@@ -353,7 +288,7 @@ __device__ __forceinline__ void ring_feed(const Ring& ring, const Job& job, uint
 // The part of a consumer warp: as many units in registers as its lanes own, up to F's most.
 template <class F>
 __device__ __forceinline__ void ring_sum(const Ring& ring, const uint8_t* x8, int nbe, int others) {
-    const Consumer me(nbe * F::kUnits, others);
+    const Consumer me(ring, others);
     const int steps = (nbe * F::kUnits - static_cast<int>(me.warp) * 32 + kThreads - 1) / kThreads;  // of its first lane
     if (steps == 1) return ring_consume<F, 1, 4>(ring, x8, nbe, me);
     if constexpr (F::kMostHeld == 3) {
@@ -370,7 +305,7 @@ __device__ __forceinline__ void ring_form(const Ring& ring, const uint8_t* x8, i
         ring.make_barriers(1, 1);
         return ring_feed(ring, job, counter, hooks);
     }
-    ring.clear_sums(1);
+    ring.await_barriers();
     hooks.before_activations();
     ring_sum<F>(ring, x8, nbe, 1);
 }

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import types, uint32
+from numba import int32, types, uint32
 
 from kernels_numba import held, l1_async, ring_block, ring_feed
 from kernels_numba.ops import gpu_ops
@@ -33,7 +33,7 @@ def _ring_kernel(lay: Layout) -> Any:
     ring_of = ring_block.ring_of(ops)
 
     def kernel(w, x8, out, counter, nbe, row_stride, od, rows, stages):  # see above
-        run(ring_of(stages, rows, row_stride), x8, nbe, counter, (w, out, uint32(od)), 0)
+        run(ring_of(stages, rows, row_stride, int32(nbe * 8)), x8, nbe, counter, (w, out, uint32(od)), 0)
 
     return ring_block.kernel(kernel, weights)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from numba import types, uint32
+from numba import int32, types, uint32
 
 from kernels_numba import held, pdl, q4k_held, ring, ring_block, ring_feed
 from kernels_numba.ops import gpu_ops
@@ -64,13 +64,14 @@ def _hooks(ops: SimpleNamespace, kind: str) -> SimpleNamespace:
 def _ring(ops: SimpleNamespace, weights: SimpleNamespace, kind: str) -> Any:
     """The ring kernel of one weight format and one kind."""
     gate, no_counter, ring_of = pdl.parts(kind), ring.statements().no_counter, ring_block.ring_of(ops)
-    begin, end = gate.begin, gate.end
+    begin, end, units = gate.begin, gate.end, weights.units
     run = ring_feed.form(ops, weights, ring_feed.row_job(ops), _hooks(ops, kind))
 
     def kernel(w, x8, next8, out, nbe, row_stride, od, rows, stages, ahead, flags, stamps):  # see above
         begin(flags, stamps)
         h = (ahead, flags, x8, next8, uint32(uint32(nbe) * uint32(8 * PAD_WORDS)))
-        run(ring_of(stages, rows, row_stride), x8, nbe, no_counter(), (w, out, uint32(od)), h)
+        parts = ring_of(stages, rows, row_stride, int32(nbe * units))
+        run(parts, x8, nbe, no_counter(), (w, out, uint32(od)), h)
         end(flags, stamps)
 
     return ring_block.kernel(kernel, weights)

@@ -1,6 +1,6 @@
 """Bulk copies, mbarriers and shared memory by 32-bit address: inline PTX for Numba.
 
-Twin of the first parts of kernels_cu/ring.cuh and ring_gated.cuh. An address is a uint32 in the
+Twin of kernels_cu/mbarrier.cuh and of the first part of ring_gated.cuh. An address is a uint32 in the
 shared window. Barriers and copies have side effects on memory, so that no load crosses them. sm_90 and up,
 except the loads and stores.
 """
@@ -96,30 +96,46 @@ def _pinned() -> Any:
     return intrinsic(lambda typingctx, word: (types.uint32(types.uint32), codegen))
 
 
-def _atomic(operation: str) -> Any:
-    """An intrinsic (pointer, value) -> uint32: the word before the operation."""
+def _draw() -> Any:
+    """An intrinsic (pointer, last) -> uint32: the word before it was counted up, or wrapped from `last` to 0."""
     from numba.cuda.extending import intrinsic
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = ir.FunctionType(_I32, [_I64, _I32])
-        text = f"atom.global.{operation}.u32 $0, [$1], $2;"
-        asm = ir.InlineAsm(kind, text, "=r,l,r,~{memory}", side_effect=True)
+        asm = ir.InlineAsm(kind, "atom.global.inc.u32 $0, [$1], $2;", "=r,l,r,~{memory}", side_effect=True)
         return builder.call(asm, [builder.ptrtoint(args[0], _I64), args[1]])
 
     return intrinsic(lambda typingctx, pointer, value: (types.uint32(pointer, types.uint32), codegen))
 
 
-def _load_from_l2() -> Any:
-    """An intrinsic pointer -> float32: what other blocks stored before the counter said so, past L1."""
+def _hand_over() -> Any:
+    """An intrinsic (pointer, low, high): both words in one store, past L1, for other blocks."""
     from numba.cuda.extending import intrinsic
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.FloatType(), [_I64])
-        text = "ld.relaxed.gpu.global.f32 $0, [$1];"
-        asm = ir.InlineAsm(kind, text, "=f,l,~{memory}", side_effect=True)
-        return builder.call(asm, [builder.ptrtoint(args[0], _I64)])
+        kind = ir.FunctionType(ir.VoidType(), [_I64, _I32, _I32])
+        text = "{\n\t.reg .b64 both;\n\tmov.b64 both, {$1, $2};\n\tst.relaxed.gpu.global.b64 [$0], both;\n\t}"
+        asm = ir.InlineAsm(kind, text, "l,r,r,~{memory}", side_effect=True)
+        builder.call(asm, [builder.ptrtoint(args[0], _I64), *args[1:]])
+        return context.get_dummy_value()
 
-    return intrinsic(lambda typingctx, pointer: (types.float32(pointer), codegen))
+    word = types.uint32
+    return intrinsic(lambda typingctx, pointer, low, high: (types.void(pointer, word, word), codegen))
+
+
+def _handed_over() -> Any:
+    """An intrinsic pointer -> (low, high): both words in one load, past L1."""
+    from numba.cuda.extending import intrinsic
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.LiteralStructType([_I32, _I32]), [_I64])
+        text = "{\n\t.reg .b64 both;\n\tld.relaxed.gpu.global.b64 both, [$2];\n\tmov.b64 {$0, $1}, both;\n\t}"
+        asm = ir.InlineAsm(kind, text, "=r,=r,l,~{memory}", side_effect=True)
+        both = builder.call(asm, [builder.ptrtoint(args[0], _I64)])
+        return context.make_tuple(builder, sig.return_type, [builder.extract_value(both, k) for k in (0, 1)])
+
+    pair = types.UniTuple(types.uint32, 2)
+    return intrinsic(lambda typingctx, pointer: (pair(pointer), codegen))
 
 
 def _no_counter() -> Any:
@@ -150,7 +166,7 @@ _WAIT = (
 
 @functools.cache
 def statements() -> SimpleNamespace:
-    """What kernels_cu/ring.cuh spells in inline PTX, under the same names, and shared memory by address."""
+    """What kernels_cu spells in inline PTX, under the same names, and shared memory by address."""
     word, single = types.uint32, types.float32
     return SimpleNamespace(
         memory=_memory_address(),
@@ -177,10 +193,9 @@ def statements() -> SimpleNamespace:
         store_word=_store(types.int32),
         store_float=_store(single),
         pinned=_pinned(),
-        draw=_atomic("inc"),  # the value: the last one before 0
-        atomic_add=_atomic("add"),
-        fence=_statement("fence.acq_rel.gpu;"),  # cuda.threadfence is fence.sc, which costs more
-        load_from_l2=_load_from_l2(),
+        draw=_draw(),
+        hand_over=_hand_over(),
+        handed_over=_handed_over(),
         no_counter=_no_counter(),
         is_null=_is_null(),
     )

@@ -1,7 +1,8 @@
 """A ring in shared memory, and the warps that sum its rows: twin of the consumers in kernels_cu/ring.cuh.
 
 A ring travels as a tuple of uint32: stages, rows, stride, then the addresses of data, sums, full, empty,
-first and count. The last two have a word for each slot, a stage in one of its two phases.
+first and count, and the virtual warps that own a unit. First and count have a word for each slot, a stage in one
+of its two phases.
 """
 
 from __future__ import annotations
@@ -26,33 +27,32 @@ def kernel(function: Any, rows: SimpleNamespace) -> Any:
 
 
 def ring_of(ops: SimpleNamespace) -> Any:
-    """ring_of(stages, rows, stride) -> the ring; probes/core/ring.py's stage_bytes counts the same bytes."""
+    """ring_of(stages, rows, stride, units) -> the ring; probes/core/ring.py's stage_bytes counts the same."""
     memory = ring.statements().memory
 
     @ops.jit
-    def of(stages, rows, stride):  # three int32
+    def of(stages, rows, stride, units):  # four int32
         n, data = uint32(stages), memory()
         sums = uint32(data + n * uint32(rows) * uint32(stride))
         full = uint32(sums + n * uint32(rows) * uint32(SUM_BYTES))
         empty = uint32(full + uint32(8) * n)
         first = uint32(empty + uint32(8) * n)
         count = uint32(first + uint32(8) * n)
-        return n, uint32(rows), uint32(stride), data, sums, full, empty, first, count
+        warps = uint32(min(uint32(uint32(units + 31) >> uint32(5)), uint32(VIRTUAL_WARPS)))
+        return n, uint32(rows), uint32(stride), data, sums, full, empty, first, count, warps
 
     return of
 
 
 def preparer(ops: SimpleNamespace) -> SimpleNamespace:
-    """make(ring, lane, warps, others, arrivals) by the feeder, await_them(warps) and clear(...) by others.
+    """make(ring, lane, warps, others, arrivals) by the feeder, await_them(warps) by every other warp.
 
     others: how many of the block's warps do not sum. arrivals: what completes `full` besides the bytes.
     """
     from numba import cuda
 
     asm = ring.statements()
-    init, ready, store, arrive, join = (
-        asm.barrier_init, asm.barriers_ready, asm.store_float, asm.block_arrive, asm.block_join,
-    )  # fmt: skip
+    init, ready, arrive, join = asm.barrier_init, asm.barriers_ready, asm.block_arrive, asm.block_join
 
     @ops.jit
     def make(r, lane, warps, others, arrivals):  # before the first fill; nobody is waited for
@@ -66,18 +66,10 @@ def preparer(ops: SimpleNamespace) -> SimpleNamespace:
         cuda.syncwarp()
 
     @ops.jit
-    def await_them(warps):  # every other warp, before it waits for anything
+    def await_them(warps):  # before it waits for anything
         join(uint32(warps * 32))
 
-    @ops.jit
-    def clear(r, thread, warps, others):  # the consumers: also the sums of virtual warps that own no unit
-        k = uint32(thread)
-        while k < uint32(r[0] * r[1] * uint32(VIRTUAL_WARPS)):
-            store(uint32(r[4] + uint32(4) * k), float32(0.0))
-            k = uint32(k + uint32((warps - others) * 32))
-        await_them(warps)
-
-    return SimpleNamespace(make=make, await_them=await_them, clear=clear)
+    return SimpleNamespace(make=make, await_them=await_them)
 
 
 def _stage(ops: SimpleNamespace) -> SimpleNamespace:
@@ -217,11 +209,10 @@ def summer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
 
     @ops.jit
     def consume(r, x8, thread, consumers, nbe):  # see above
-        warps = uint32(min(uint32(uint32(nbe * units + 31) >> uint32(5)), uint32(VIRTUAL_WARPS)))
         here = uint32(thread >> 5)
-        nth = uint32(here // warps)
-        warp = int32(here - nth * warps)
-        me = int32(thread & 31), warp, int32(nth), int32(uint32(consumers) // warps)
+        nth = uint32(here // r[9])
+        warp = int32(here - nth * r[9])
+        me = int32(thread & 31), warp, int32(nth), int32(uint32(consumers) // r[9])
         count = (int32(nbe * units) - warp * 32 + THREADS - 1) >> 8  # of this warp's first lane
         if count == 1:
             consume1(r, x8, me, nbe)

@@ -133,18 +133,26 @@ def tickets(ops: SimpleNamespace, job: SimpleNamespace) -> SimpleNamespace:
 def totals(ops: SimpleNamespace) -> Any:
     """total(ring, s, mine, lane): row `lane` of a stage, its warp sums one after another.
 
-    Lanes without a row get the first one's.
+    Lanes without a row get the first one's. A virtual warp without a unit would add 0, which changes no sum:
+    what lies in its place is not added.
     """
     load_floats, add = ring.statements().load_floats, ops.add
     size = ring_block.SUM_BYTES
+
+    @ops.jit
+    def some(result, v, warps):  # the first so many of four
+        result = add(result, v[0]) if warps > 0 else result
+        result = add(result, v[1]) if warps > 1 else result
+        result = add(result, v[2]) if warps > 2 else result
+        return add(result, v[3]) if warps > 3 else result
 
     @ops.jit
     def total(r, s, mine, lane):  # see above
         row = uint32(lane) if mine else uint32(0)
         at = uint32(r[4] + (s * r[1] + row) * uint32(size))
         a, b = load_floats(at), load_floats(uint32(at + uint32(16)))
-        result = add(add(add(add(float32(0.0), a[0]), a[1]), a[2]), a[3])
-        return add(add(add(add(result, b[0]), b[1]), b[2]), b[3])
+        warps = int32(r[9])
+        return some(some(float32(0.0), a, warps), b, int32(warps - 4))
 
     return total
 
@@ -205,7 +213,7 @@ def form(ops: SimpleNamespace, rows: SimpleNamespace, job: SimpleNamespace, hook
     from numba import cuda
 
     prepare, consume = ring_block.preparer(ops), ring_block.summer(ops, rows)
-    make, clear = prepare.make, prepare.clear
+    make, await_them = prepare.make, prepare.await_them
     feed, before = feeder(ops, job, hooks), hooks.before_activations
 
     @ops.jit
@@ -216,7 +224,7 @@ def form(ops: SimpleNamespace, rows: SimpleNamespace, job: SimpleNamespace, hook
             make(r, int32(thread & 31), warps, 1, 1)
             feed(r, counter, j, h)
         else:
-            clear(r, thread, warps, 1)
+            await_them(warps)
             before(h)
             consume(r, x8, thread, int32(warps - 1), nbe)
 

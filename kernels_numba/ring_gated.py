@@ -1,13 +1,11 @@
 """A ring's job for gate and up: SwiGLU of each pair of rows, and q8 of each group of 32, in one kernel.
 
 Twin of kernels_cu/ring_gated.cuh, which says which groups a block owns, how the others are shared, and why
-the finisher is a warp of its own. Three tuples travel beside the ring:
+the finisher is a warp of its own. Two tuples travel beside the ring:
 
-    j  weights, sums, q8, counters, nf, pairs of a fill, own groups of a block, own fills kept for the end
+    j  weights, q8, words, nf, pairs of a fill, own groups of a block, own fills kept for the end
     t  the feeder's: own group and part of it, own fills left, the ticket drawn last, whether there may be
        more tickets, whether there may be more fills
-    n  the finisher's: this lane's shared group, how many are noted, what this one's counter is at, whether
-       they were counted in
 """
 
 from __future__ import annotations
@@ -35,30 +33,30 @@ def _feeder(ops: SimpleNamespace) -> Any:
     @ops.jit
     def land(r, s, slot, first, j):  # gate rows from `first` on, then as many up rows
         store_word(uint32(r[7] + uint32(4) * slot), int32(first))
-        store_word(uint32(r[8] + uint32(4) * slot), int32(uint32(2) * j[5]))
-        size, full = uint32(j[5] * r[2]), uint32(r[5] + uint32(8) * s)
+        store_word(uint32(r[8] + uint32(4) * slot), int32(uint32(2) * j[4]))
+        size, full = uint32(j[4] * r[2]), uint32(r[5] + uint32(8) * s)
         to, stride = uint32(r[3] + s * r[1] * r[2]), int64(r[2])
         expect(full, uint32(uint32(2) * size))
         copy(to, advance(j[0], int64(first) * stride), size, full)
-        copy(uint32(to + size), advance(j[0], int64(uint32(j[4] + first)) * stride), size, full)
+        copy(uint32(to + size), advance(j[0], int64(uint32(j[3] + first)) * stride), size, full)
 
     @ops.jit
     def shared_of(j):  # the first pair that is shared
-        return uint32(j[6] * uint32(cuda.gridDim.x) * uint32(GROUP))
+        return uint32(j[5] * uint32(cuda.gridDim.x) * uint32(GROUP))
 
     @ops.jit
     def tickets_of(j):  # fills that are shared
-        return uint32((j[4] - shared_of(j)) // j[5])
+        return uint32((j[3] - shared_of(j)) // j[4])
 
     @ops.jit
     def draw(j):  # what is drawn is not used before the next fill; the last draw of all sets the counter back
-        at = advance(j[3], int64(uint32(j[4] // uint32(GROUP))))
+        at = advance(j[2], int64(uint32(2) * j[3]))  # behind the pairs' words
         return count_up(at, uint32(tickets_of(j) + uint32(cuda.gridDim.x) - uint32(1)))
 
     @ops.jit
     def begin(j):  # -> t
-        left, ticket, some = uint32(j[6] * (uint32(GROUP) // j[5])), uint32(0), tickets_of(j) > uint32(0)
-        if some and left <= j[7]:
+        left, ticket, some = uint32(j[5] * (uint32(GROUP) // j[4])), uint32(0), tickets_of(j) > uint32(0)
+        if some and left <= j[6]:
             ticket = draw(j)
         return uint32(cuda.blockIdx.x), uint32(0), left, ticket, some, True
 
@@ -66,7 +64,7 @@ def _feeder(ops: SimpleNamespace) -> Any:
     def own_fill(r, s, slot, j, t):  # -> t
         group, part = t[0], t[1]
         land(r, s, slot, uint32(group * uint32(GROUP) + part), j)
-        part = uint32(part + j[5])
+        part = uint32(part + j[4])
         if part == uint32(GROUP):
             group, part = uint32(group + uint32(cuda.gridDim.x)), uint32(0)
         return group, part, uint32(t[2] - uint32(1)), t[3], t[4], t[5]
@@ -74,14 +72,14 @@ def _feeder(ops: SimpleNamespace) -> Any:
     @ops.jit
     def fill(r, s, phase, j, t):  # -> t; once there is nothing left, the fill ends the work
         slot = uint32(s + phase * r[0])
-        if t[2] > j[7]:
+        if t[2] > j[6]:
             u = own_fill(r, s, slot, j, t)
             ticket = u[3]
-            if t[4] and u[2] == j[7]:
+            if t[4] and u[2] == j[6]:
                 ticket = draw(j)
             return u[0], u[1], u[2], ticket, t[4], True
         if t[4] and t[3] < tickets_of(j):
-            land(r, s, slot, uint32(shared_of(j) + t[3] * j[5]), j)
+            land(r, s, slot, uint32(shared_of(j) + t[3] * j[4]), j)
             return t[0], t[1], t[2], draw(j), True, True
         if t[2] > uint32(0):
             u = own_fill(r, s, slot, j, t)
@@ -108,59 +106,6 @@ def _feeder(ops: SimpleNamespace) -> Any:
     return feed
 
 
-def _sharing(ops: SimpleNamespace, quantise: Any) -> SimpleNamespace:
-    """note(n, group, lane) -> n, step(j, lane, n) -> n, settle(j, lane, n) -> n: groups that blocks share."""
-    from numba import cuda
-
-    asm = ring.statements()
-    atomic_add, fence, load_from_l2, advance = asm.atomic_add, asm.fence, asm.load_from_l2, ops.advance
-
-    @ops.jit
-    def note(n, group, lane):  # a fill of this group was stored
-        mine = group if uint32(lane) == n[1] else n[0]
-        return mine, uint32(n[1] + uint32(1)), n[2], n[3]
-
-    @ops.jit
-    def count(j, lane, n):  # counts what was noted in
-        cuda.syncwarp()
-        total = n[2]
-        if uint32(lane) < n[1]:
-            fence()
-            total = uint32(atomic_add(advance(j[3], int64(n[0])), j[5]) + j[5])
-        return n[0], n[1], total, True
-
-    @ops.jit
-    def finish(j, lane, n):  # quantises the groups that are complete
-        fence()
-        k = uint32(0)
-        while k < n[1]:
-            if uint32(cuda.shfl_sync(0xFFFFFFFF, int32(n[2]), int32(k))) == uint32(GROUP):
-                which = int32(cuda.shfl_sync(0xFFFFFFFF, int32(n[0]), int32(k)))
-                gate = advance(j[1], int64(int32(which * GROUP + lane)))
-                quantise(j, which, load_from_l2(gate), load_from_l2(advance(gate, int64(j[4]))))
-                if lane == 0:
-                    j[3][which] = uint32(0)
-            k = uint32(k + uint32(1))
-        return n[0], uint32(0), n[2], False
-
-    @ops.jit
-    def step(j, lane, n):  # one of the two, if there is anything to do
-        if n[1] > uint32(0):
-            if n[3]:
-                n = finish(j, lane, n)
-            else:
-                n = count(j, lane, n)
-        return n
-
-    @ops.jit
-    def settle(j, lane, n):  # both
-        while n[1] > uint32(0):
-            n = step(j, lane, n)
-        return n
-
-    return SimpleNamespace(note=note, step=step, settle=settle)
-
-
 def _finisher(ops: SimpleNamespace) -> Any:
     """complete(ring, j, lane): the warp that takes the sums, and lets a stage be summed again."""
     from numba import cuda
@@ -169,34 +114,39 @@ def _finisher(ops: SimpleNamespace) -> Any:
     arrive, wait, load_word, total_of = (
         asm.barrier_arrive, asm.barrier_wait, asm.load_word, ring_feed.totals(ops),
     )  # fmt: skip
+    hand_over, handed_over, advance = asm.hand_over, asm.handed_over, ops.advance
+    bits, value = ops.bits_of_float, ops.float_of_bits
 
     @ops.jit
     def quantise(j, group, gate, up):  # lane k has the sums of the group's pair k
-        store(gated(gate, up), j[2], int32(group * GROUP_WORDS))
-
-    sharing = _sharing(ops, quantise)
-    note, step, settle = sharing.note, sharing.step, sharing.settle
+        store(gated(gate, up), j[1], int32(group * uint32(GROUP_WORDS)))
 
     @ops.jit
-    def place(j, lane, first, total, gate, up):  # -> this lane's sums of the own group under way
-        at, pairs = int32(first & uint32(GROUP - 1)), int32(j[5])
-        of_gate = cuda.shfl_sync(0xFFFFFFFF, total, (lane - at) & 31)
-        of_up = cuda.shfl_sync(0xFFFFFFFF, total, (lane - at + pairs) & 31)
-        if lane >= at and lane < at + pairs:
-            gate, up = of_gate, of_up
-        if at + pairs == GROUP:
-            quantise(j, int32(first >> uint32(5)), gate, up)
-        return gate, up
+    def share(j, pair, gate, up):  # one pair's sums, inverted: 0 says that there are none
+        at = advance(j[2], int64(uint32(2) * pair))
+        hand_over(at, uint32(~uint32(bits(gate))), uint32(~uint32(bits(up))))
+
+    @ops.jit
+    def settle(j, group, lane, to_the_end):  # -> whether a shared group's words were there; if so, quantised
+        at = advance(j[2], int64(uint32(2) * (group * uint32(GROUP) + uint32(lane))))
+        both = handed_over(at)
+        while not cuda.all_sync(0xFFFFFFFF, (both[0] | both[1]) != uint32(0)):
+            if not to_the_end:
+                return False
+            both = handed_over(at)
+        hand_over(at, uint32(0), uint32(0))
+        quantise(j, group, value(uint32(~both[0])), value(uint32(~both[1])))
+        return True
 
     @ops.jit
     def complete(r, j, lane):  # see above
-        shared, pairs = uint32(j[6] * uint32(cuda.gridDim.x) * uint32(GROUP)), int32(j[5])
-        n = uint32(0), uint32(0), uint32(0), False
+        shared, pairs = uint32(j[5] * uint32(cuda.gridDim.x) * uint32(GROUP)), int32(j[4])
         s, parity = uint32(0), uint32(0)
         while s < r[0]:
             arrive(uint32(r[5] + uint32(8) * s))
             s = uint32(s + uint32(1))
         s, gate, up = uint32(0), float32(0.0), float32(0.0)
+        due, owing = uint32(0), False  # a shared group whose last fill was this block's, not quantised yet
         while True:
             full, slot = uint32(r[5] + uint32(8) * s), uint32(s + parity * r[0])
             wait(full, parity)
@@ -206,20 +156,28 @@ def _finisher(ops: SimpleNamespace) -> Any:
             wait(uint32(r[6] + uint32(8) * s), parity)
             total = total_of(r, s, lane < 2 * pairs, lane)
             arrive(full)
-            if first >= shared:
-                if n[1] == uint32(32):
-                    n = settle(j, lane, n)
-                if lane < 2 * pairs:
-                    further = int32(0) if lane < pairs else int32(int32(j[4]) - pairs)
-                    j[1][int32(int32(first) + lane + further)] = total
-                n = note(n, uint32(first >> uint32(5)), lane)
-            else:
-                gate, up = place(j, lane, first, total, gate, up)
-                n = step(j, lane, n)
+            group, at = uint32(first >> uint32(5)), int32(first & uint32(GROUP - 1))
+            here = int32(lane - at)
+            of_gate = cuda.shfl_sync(0xFFFFFFFF, total, here & 31)
+            of_up = cuda.shfl_sync(0xFFFFFFFF, total, (here + pairs) & 31)
+            mine, last, own = here >= 0 and here < pairs, at + pairs == GROUP, first < shared
+            if own:
+                if mine:
+                    gate, up = of_gate, of_up
+                if last:
+                    quantise(j, group, gate, up)
+            elif mine:
+                share(j, uint32(first + uint32(here)), of_gate, of_up)
+            more = last and not own  # one more is due: none may be left then
+            if owing and settle(j, due, lane, more):
+                owing = False
+            if more:
+                due, owing = group, True
             s = uint32(s + uint32(1))
             if s == r[0]:
                 s, parity = uint32(0), uint32(parity ^ uint32(1))
-        settle(j, lane, n)
+        if owing:
+            settle(j, due, lane, True)
 
     return complete
 
@@ -229,7 +187,7 @@ def form(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
     from numba import cuda
 
     prepare, consume = ring_block.preparer(ops), ring_block.summer(ops, rows)
-    make, await_them, clear = prepare.make, prepare.await_them, prepare.clear
+    make, await_them = prepare.make, prepare.await_them
     feed, complete = _feeder(ops), _finisher(ops)
 
     @ops.jit
@@ -245,7 +203,7 @@ def form(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
             if lane == 0:
                 feed(r, j)
         else:
-            clear(r, thread, warps, 2)
+            await_them(warps)
             consume(r, x8, thread, int32(warps - 2), nbe)
 
     return run

@@ -99,17 +99,11 @@ def arm_of(planned: Planned, name: str, kernels: dict[str, Kernel], d: Data, sta
     q8 = stack.enter_context(Buffer(4 * d.want.q8.size))
     outputs = [Output(q8, d.want.q8.size, d.want.q8)]
     target: tuple[int, ...] = (q8.address,)
-    if v.finisher or v.ring:  # there is an f32 intermediate, checked too
-        middle = bits(d.want.gu if v.sums_alone or v.ring else d.want.h)
+    if v.finisher:  # there is an f32 intermediate, checked too
+        middle = bits(d.want.gu if v.sums_alone else d.want.h)
         values = stack.enter_context(Buffer(4 * middle.size))
-        if v.finisher:
-            target = (values.address,)
-            outputs.append(Output(values, middle.size, middle))
-        else:  # sums, of which form_c stores those of the groups that blocks share
-            target = (values.address, q8.address)
-            pairs = np.arange(planned.shared, d.case.nf)
-            stored = np.concatenate([pairs, d.case.nf + pairs])
-            outputs.append(Output(values, middle.size, middle[stored], stored))
+        target = (values.address,)
+        outputs.append(Output(values, middle.size, middle))
     kept: tuple[Output, ...] = ()
     counters = 0
     if planned.counters:

@@ -4,9 +4,8 @@
     matmul_ring, form_c                     a persistent grid; its geometry out of core/tuning, or by a rule
 
 A ticket of matmul_ring names rows of gate and up as they lie. A fill of form_c is gate rows, and the same up
-rows with them, so a stage holds twice as many. Each of its blocks makes `own` groups of 32 rows by itself.
-The groups left over are shared: their fills are drawn before the last `late` own ones, and their sums meet in
-memory.
+rows with them, so a stage holds twice as many. Each of its blocks makes `own` groups of 32 rows by itself. All others are
+shared: their fills are drawn before the last `late` own ones, and their sums meet in memory.
 """
 
 from __future__ import annotations
@@ -29,10 +28,7 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
         "4r3b0s-drawn", "4r4b0s-drawn", "16r2b2s4x-drawn", "8r2b2s4x-drawn", "2r4b3s-dealt", "8r3b2s2x-drawn",
     ),
     "form_c": (
-        "4r3b2s-drawn-late0", "4r3b2s-drawn-late2", "4r3b2s-drawn-late4", "2r4b2s-drawn-late0",
-        "2r4b3s-drawn-late0", "4r4b2s-drawn-late0", "4r4b2s-drawn-late4", "4r3b2s2x-drawn-late4",
-        "8r1b2s4x-drawn-late4", "8r1b3s4x-drawn-late4", "8r2b2s4x-drawn-late2", "16r1b2s4x-drawn-late4",
-        "2r3b3s-drawn-late4",
+        "4r3b2s-drawn-own1-late4", "4r2b2s-drawn-own0-late0",
     ),
 }  # fmt: skip
 """What --geometries measures: the good ones of a far wider trial, on a whole H200 and on 48 of its SMs."""
@@ -60,22 +56,23 @@ class Planned:
 
     @property
     def counters(self) -> int:
-        """32-bit words that must be 0 before every launch, and are 0 after it."""
+        """32-bit words that must be 0 before every launch, and are 0 after it.
+
+        The tickets' counter; of form_c before it two words per row pair, in which blocks hand sums over.
+        """
         if self.ring is None:
             return 0
-        if self.variant.finisher:
-            return int(self.ring.drawn)
-        return self.case.nf // l3.GROUP + 1
+        return int(self.ring.drawn) if self.variant.finisher else 2 * self.case.nf + 1
 
     @property
     def shared(self) -> int:
-        """form_c: the first pair whose sums it stores; those before never leave the block that makes them."""
+        """form_c: the first pair whose sums are handed over; those before never leave the block."""
         return self.own * self.config.grid * l3.GROUP
 
     def args(self, w: int, x8: int, out: tuple[int, ...], counters: int = 0) -> tuple[Any, ...]:
         """What the reader takes, its addresses first.
 
-        out: its results; of form_c the sums, then the q8 words.
+        out: its results.
         counters: so many words that are 0, of no other launch that may run meanwhile.
         """
         from probes.gpu.kernels import int32
@@ -93,12 +90,12 @@ class Planned:
 
 
 def default_choice(v: l3.Variant, case: l3.Case, facts: DeviceFacts, blocks_per_sm: int = 0) -> GateUp:
-    """The rule for what no tuning table speaks of: ring.default_geometry over what a ticket names, 0 late."""
+    """The rule for what no tuning table speaks of: ring.default_geometry over what a ticket names, 1 own group."""
     each = _rows_each(v)
     blocks = blocks_per_sm or ring.DEFAULT_BLOCKS
     # two stages at least: one is summed while the other fills
     found = ring.default_geometry(case.shape.od // each, _stride(case), facts, blocks, each, stages=2)
-    return GateUp(found, None if v.finisher else 0)
+    return GateUp(found) if v.finisher else GateUp(found, 1, 0)
 
 
 def plan(v: l3.Variant, case: l3.Case, facts: DeviceFacts, blocks_per_sm: int = 0) -> Planned:
@@ -120,7 +117,8 @@ def plan(v: l3.Variant, case: l3.Case, facts: DeviceFacts, blocks_per_sm: int = 
 def planned(v: l3.Variant, case: l3.Case, choice: GateUp, facts: DeviceFacts, source: str = "") -> Planned:
     """A ring variant in one geometry. Raises BadInput and Unavailable as `plan`.
 
-    As many of form_c's fills are late as a block has own ones, and none where no fill is drawn.
+    A block of form_c has no more own groups than there are for every block, and no more late fills than own
+    ones; none are late where none are drawn.
     """
     if wrong := tuning.gate_up_fault(v.name, choice):
         raise BadInput(f"{v.name}: {wrong}")
@@ -133,7 +131,8 @@ def planned(v: l3.Variant, case: l3.Case, choice: GateUp, facts: DeviceFacts, so
     note = f"geometry {choice}, {stages}{', ' + source if source else ''}; a persistent grid, "
     if v.finisher:
         return Planned(v, case, made.config, f"{note}tickets {'drawn' if made.drawn else 'dealt'}", made)
-    own, left = divmod(groups, made.config.grid)
+    own = min(choice.own or 0, groups // made.config.grid)
+    left = groups - own * made.config.grid
     late = min(choice.late or 0, own * l3.GROUP // made.rows) if left else 0
     note += f"own {own} group{'s' if own > 1 else ''} a block, {left} groups shared, {late} fills late"
     return Planned(v, case, made.config, note, made, own, late)

@@ -56,6 +56,11 @@ class Block(numba_on_host.Cuda):
     def shfl_sync(self, mask: int, value: Any, lane: int) -> Any:
         return self._exchange(value, int(lane))
 
+    def all_sync(self, mask: int, value: Any) -> bool:
+        warp = self._own.thread // 32
+        self._exchange(value, 0)
+        return all(self._boxes[(self._own.turn - 1) & 1][warp * 32 : warp * 32 + 32])
+
     # ring.statements
 
     def block_arrive(self, threads: int) -> None:
@@ -126,16 +131,23 @@ class Block(numba_on_host.Cuda):
         self.prefetched.append((source.offset, int(size)))
 
     def draw(self, counter: Pointer, last: int) -> Any:
-        with self._lock:
+        with _BETWEEN:
             old = int(counter[0])
             counter[0] = 0 if old >= int(last) else old + 1
         return np.uint32(old)
 
-    def add(self, counter: Pointer, value: int) -> Any:
-        with self._lock:
-            old = int(counter[0])
-            counter[0] = old + int(value)
-        return np.uint32(old)
+    def hand_over(self, at: Pointer, low: int, high: int) -> None:
+        """Both words at once, as a 64-bit store."""
+        assert at.offset % 2 == 0, "a 64-bit word is not aligned"
+        with _BETWEEN:
+            at[0], at[1] = low, high
+
+    def handed_over(self, at: Pointer) -> tuple[Any, Any]:
+        with _BETWEEN:
+            both = np.uint32(at[0]), np.uint32(at[1])
+        if not any(both):
+            self.rest("a word")
+        return both
 
     def engine(self) -> None:
         while (job := self.jobs.get()) is not None:
@@ -168,9 +180,8 @@ class Block(numba_on_host.Cuda):
             store_float=lambda at, v: self.put(at, v, "<f4"),
             pinned=lambda w: w,
             draw=self.draw,
-            atomic_add=self.add,
-            fence=lambda: None,
-            load_from_l2=lambda p: p[0],
+            hand_over=self.hand_over,
+            handed_over=self.handed_over,
             no_counter=lambda: None,
             is_null=lambda p: p is None,
         )

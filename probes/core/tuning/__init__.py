@@ -11,14 +11,14 @@
 
     [l3.gate_up_14b]                    # gate and up of one layer; not every table has one
     pair_ring = { ring = "8r2b2s3x-drawn" }
-    form_c = { ring = "4r3b2s-drawn", late = 4 }  # gate rows: a stage holds as many up rows too
+    form_c = { ring = "4r3b2s-drawn", own = 1, late = 4 }  # gate rows: a stage holds as many up rows too
 
     [l3."gate_up_14b@48sm"]             # the same in a partition of 48 SMs, where that has rows of its own
 
 `ring` is a geometry as the sweep's rows name it (`gpl_ring@8r2b0s-drawn`; with `3x` three sets of consumers,
 which only L3's kernels have), `async` blocks per SM, `ahead` the fills beyond a ring's stages that are
-prefetched into L2, `plain` the ring of the plain graph, `late` the fills of its own that a block of form_c
-keeps for after those that it draws. What no row speaks of gets its probe's own rule
+prefetched into L2, `plain` the ring of the plain graph, `own` the groups of 32 that a block of form_c makes by
+itself, `late` the fills of those that it keeps for after the ones that it draws. What no row speaks of gets its probe's own rule
 (`l1_ring.default_geometry`, `l2_ring.default_geometry`, `l3_launch.default_choice`).
 """
 
@@ -88,21 +88,26 @@ class ChainRing:
 
 @dataclass(frozen=True, slots=True)
 class GateUp:
-    """What a sweep chose for one ring variant of L3. `late`: form_c's own fills for after the drawn ones."""
+    """What a sweep chose for one ring variant of L3.
+
+    own, late: of form_c alone, groups that a block makes by itself, and its own fills for after the drawn ones.
+    """
 
     ring: Geometry
+    own: int | None = None
     late: int | None = None
 
     def __str__(self) -> str:
-        return str(self.ring) if self.late is None else f"{self.ring}-late{self.late}"
+        return str(self.ring) if self.own is None else f"{self.ring}-own{self.own}-late{self.late}"
 
     @classmethod
     def parse(cls, text: str) -> GateUp:
         """The choice that `str` wrote. Raises BadInput."""
-        ring, has_late, late = text.partition("-late")
-        if has_late and not re.fullmatch(r"\d+", late):
-            raise BadInput(f"a choice looks like 8r2b0s-drawn or 4r3b2s-drawn-late4, got {text!r}")
-        return cls(Geometry.parse(ring), int(late) if has_late else None)
+        ring, has_own, rest = text.partition("-own")
+        found = re.fullmatch(f"{_N}-late{_N}", rest)
+        if has_own and not found:
+            raise BadInput(f"a choice looks like 8r2b0s-drawn or 4r3b2s-drawn-own1-late4, got {text!r}")
+        return cls(Geometry.parse(ring), *(map(int, found.groups()) if found else ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +226,14 @@ def _gate_up(row: object, case: str, variant: str, name: str) -> GateUp:
     if re.sub(r"@\d+sm$", "", case) not in GATE_UPS or variant not in GATE_UP_ROWS:
         raise BadInput(f"{where}: there is no such case or variant")
     form_c = variant == "form_c"
-    if not isinstance(row, dict) or row.keys() != ({"ring", "late"} if form_c else {"ring"}):
-        like = '{ ring = "4r3b2s-drawn", late = 4 }' if form_c else '{ ring = "8r2b2s3x-drawn" }'
+    if not isinstance(row, dict) or row.keys() != ({"ring", "own", "late"} if form_c else {"ring"}):
+        like = '{ ring = "4r3b2s-drawn", own = 1, late = 4 }' if form_c else '{ ring = "8r2b2s3x-drawn" }'
         raise BadInput(f"{where}: a row is {like}, got {row!r}")
-    late = row.get("late")
-    if late is not None and (not isinstance(late, int) or isinstance(late, bool) or late < 0):
-        raise BadInput(f"{where}: late counts fills, got {late!r}")
-    choice = GateUp(_ring(row["ring"], where), late)
+    for name_, counts in (("own", "groups"), ("late", "fills")):
+        found = row.get(name_)
+        if found is not None and (not isinstance(found, int) or isinstance(found, bool) or found < 0):
+            raise BadInput(f"{where}: {name_} counts {counts}, got {found!r}")
+    choice = GateUp(_ring(row["ring"], where), row.get("own"), row.get("late"))
     if wrong := gate_up_fault(variant, choice):
         raise BadInput(f"{where}: {wrong}")
     return choice
@@ -294,8 +300,8 @@ def dump_l3(case: str, rows: Mapping[str, GateUp], part: str = "") -> str:
     """One case's rows as they stand in a table; `part`: of a partition of that size."""
     lines = []
     for variant, row in rows.items():
-        late = "" if row.late is None else f", late = {row.late}"
-        lines.append(f'{variant:{max(map(len, rows))}} = {{ ring = "{row.ring}"{late} }}')
+        share = "" if row.own is None else f", own = {row.own}, late = {row.late}"
+        lines.append(f'{variant:{max(map(len, rows))}} = {{ ring = "{row.ring}"{share} }}')
     return "\n".join([f'[l3."{case}@{part}"]' if part else f"[l3.{case}]", *lines])
 
 

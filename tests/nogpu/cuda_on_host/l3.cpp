@@ -41,10 +41,10 @@ int run_matmul_ring(const uint8_t* w, const uint8_t* x8, float* gu, uint32_t* co
                     int grid, int block, int64_t smem, unsigned seed) {
     return host::ring_launch(grid, block, smem, seed, [=] { l3_matmul_ring(w, x8, gu, counter, nbe, od, rows, stages); });
 }
-int run_form_c(const uint8_t* w, const uint8_t* x8, float* sums, uint32_t* q8, uint32_t* counters, int nf, int nbe, int rows,
+int run_form_c(const uint8_t* w, const uint8_t* x8, uint32_t* q8, probes::Word* words, int nf, int nbe, int rows,
                int stages, int own, int late, int grid, int block, int64_t smem, unsigned seed) {
     return host::ring_launch(grid, block, smem, seed, [=] {
-        l3_form_c(w, x8, sums, q8, counters, nf, nbe, rows, stages, own, late);
+        l3_form_c(w, x8, q8, words, nf, nbe, rows, stages, own, late);
     });
 }
 }

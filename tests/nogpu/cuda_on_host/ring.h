@@ -37,7 +37,7 @@ inline std::vector<uint8_t> memory;
 inline std::map<void*, State> barriers;
 inline std::vector<Copy> copies;
 inline std::mt19937 chance;
-inline int64_t progress, most_copies, prefetches, made;
+inline int64_t progress, most_copies, prefetches, made, idle_looks;
 
 inline ucontext_t outside;
 
@@ -129,20 +129,25 @@ inline void bulk_prefetch(const uint8_t* from, uint32_t bytes) {
     if (bytes == 0 || bytes % 16 || reinterpret_cast<uintptr_t>(from) % 16) host::fail(host::kBadCopy);
     ++host::prefetches;
 }
-inline float load_from_l2(const float* p) { return *p; }
-inline void fence_gpu() {}
+inline void hand_over(unsigned long long* at, unsigned long long value) {
+    *at = value;
+    ++host::progress;
+}
+inline unsigned long long handed_over(const unsigned long long* at) {
+    if (*at == 0 && ++host::idle_looks > 100000) host::fail(host::kHang), host::give_up();
+    return *at;
+}
 }  // namespace probes
 
 inline void __syncwarp() { __shfl_xor_sync(0xffffffffu, 0, 0); }
-inline void __threadfence() {}
 template <class T>
 T __shfl_sync(unsigned, T value, int source) {
     return host::exchange(value, source);
 }
-inline uint32_t atomicAdd(uint32_t* p, uint32_t value) {
-    const uint32_t old = *p;
-    *p += value;
-    return old;
+inline int __all_sync(unsigned, bool value) {
+    int count = value;
+    for (int offset = 16; offset; offset >>= 1) count += __shfl_xor_sync(0xffffffffu, count, offset);
+    return count == 32;
 }
 inline uint32_t atomicInc(uint32_t* p, uint32_t limit) {
     const uint32_t old = *p;
@@ -154,7 +159,8 @@ namespace host {
 // The fault of a run of one ring kernel; 0 is none.
 inline int ring_launch(int grid, int block, size_t smem, unsigned seed, const std::function<void()>& kernel) {
     host::grid = grid, host::threads = block, host::fault = host::kNone, host::memory_size = smem;
-    host::chance.seed(seed), host::most_copies = 0, host::prefetches = 0, host::made = 0;
+    host::chance.seed(seed), host::most_copies = 0, host::prefetches = 0, host::made = 0,
+    host::idle_looks = 0;
     getcontext(&host::outside);
     if (host::fault) return host::fault;
     std::vector<int> blocks(grid);
