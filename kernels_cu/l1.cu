@@ -1,7 +1,8 @@
-// L1: one q6_K row per block, in every layout of probes/core/layouts.py and three forms.
+// L1: one q6_K row per block, in every layout of probes/core/layouts.py and four forms.
 //
 //   loop    256 threads, u += 256
 //   pf      both units' loads issued before either is accumulated; right only for 256 < units <= 512
+//   pf3     the same of three units; right only for 512 < units <= 768
 //   stream  the loop form's loads and nothing else; the result is the sum of all words it read
 //
 // Arguments of all: weights, pad40 activations, one result per row, super-blocks per row, row stride.
@@ -21,23 +22,43 @@ __device__ __forceinline__ void loop_form(const uint8_t* w, const uint8_t* x8, f
     if (threadIdx.x == 0) out[blockIdx.x] = total;
 }
 
-template <class L>
-__device__ __forceinline__ void pf_form(const uint8_t* w, const uint8_t* x8, float* out, int nbe, int row_stride) {
-    const uint8_t* row = w + static_cast<ptrdiff_t>(blockIdx.x) * row_stride;
-    const int first = threadIdx.x, second = first + kThreads, units = nbe * 8;
-    float acc;
-    if ((second & ~31) < units) {
-        // A whole warp comes here, so nothing below is behind a branch and both loads stay ahead of both
-        // terms. A lane without a second unit loads its first again, out of L1, and drops the term.
-        const bool two = second < units;
-        const Q6kUnit<L> a = load_q6k<L>(row, x8, first, nbe), b = load_q6k<L>(row, x8, two ? second : first, nbe);
-        const float one = add(0.0f, q6k_term(a)), both = add(one, q6k_term(b));
-        acc = two ? both : one;
+// The sum of a thread's first N units, every one loaded before the first term. Whole warps come here, so nothing is
+// behind a branch: a lane that does not own the last unit loads its first again, out of L1, and drops the term.
+template <class L, int N, class... Units>
+__device__ __forceinline__ float ahead(const uint8_t* row, const uint8_t* x8, int nbe, bool owns_last, const Units&... loaded) {
+    constexpr int k = sizeof...(loaded);
+    if constexpr (k < N) {
+        const int first = threadIdx.x, u = k < N - 1 || owns_last ? first + k * kThreads : first;
+        return ahead<L, N>(row, x8, nbe, owns_last, loaded..., load_q6k<L>(row, x8, u, nbe));
     } else {
-        acc = add(0.0f, q6k_term(load_q6k<L>(row, x8, first, nbe)));
+        float before = 0.0f, acc = 0.0f;
+        ((before = acc, acc = add(acc, q6k_term(loaded))), ...);
+        return owns_last ? acc : before;
     }
+}
+
+// A row of N - 1 units in every thread, and an N-th in the first threads.
+template <class L, int N>
+__device__ __forceinline__ void ahead_form(const uint8_t* w, const uint8_t* x8, float* out, int nbe, int row_stride) {
+    const uint8_t* row = w + static_cast<ptrdiff_t>(blockIdx.x) * row_stride;
+    const int first = threadIdx.x, last = first + (N - 1) * kThreads, units = nbe * 8;
+    float acc;
+    if ((last & ~31) < units)
+        acc = ahead<L, N>(row, x8, nbe, last < units);
+    else
+        acc = ahead<L, N - 1>(row, x8, nbe, true);
     const float total = reduce_row(acc);
     if (threadIdx.x == 0) out[blockIdx.x] = total;
+}
+
+template <class L>
+__device__ __forceinline__ void pf_form(const uint8_t* w, const uint8_t* x8, float* out, int nbe, int row_stride) {
+    ahead_form<L, 2>(w, x8, out, nbe, row_stride);
+}
+
+template <class L>
+__device__ __forceinline__ void pf3_form(const uint8_t* w, const uint8_t* x8, float* out, int nbe, int row_stride) {
+    ahead_form<L, 3>(w, x8, out, nbe, row_stride);
 }
 
 template <class L>
@@ -60,12 +81,14 @@ __device__ __forceinline__ void stream_form(const uint8_t* w, const uint8_t* x8,
 #define PROBES_FORMS(layout)           \
     PROBES_FORM(layout, loop, float)   \
     PROBES_FORM(layout, pf, float)     \
+    PROBES_FORM(layout, pf3, float)    \
     PROBES_FORM(layout, stream, uint32_t)
 PROBES_LAYOUTS(PROBES_FORMS)
 
 #define PROBES_ROWS(layout)                                                                 \
     {"l1_" #layout "_loop", reinterpret_cast<const void*>(l1_##layout##_loop)},             \
         {"l1_" #layout "_pf", reinterpret_cast<const void*>(l1_##layout##_pf)},             \
+        {"l1_" #layout "_pf3", reinterpret_cast<const void*>(l1_##layout##_pf3)},           \
         {"l1_" #layout "_stream", reinterpret_cast<const void*>(l1_##layout##_stream)},
 static const probes::Export kExports[] = {PROBES_LAYOUTS(PROBES_ROWS)};
 PROBES_EXPORT(kExports)

@@ -1,7 +1,8 @@
-"""The L1 kernels: one q6_K row per block, every layout of probes/core/layouts.py, three forms.
+"""The L1 kernels: one q6_K row per block, every layout of probes/core/layouts.py, four forms.
 
     loop    256 threads, u += 256
     pf      both units' loads issued before either is accumulated; right only for 256 < units <= 512
+    pf3     the same of three units; right only for 512 < units <= 768
     stream  the loop form's loads and nothing else; the result is the sum of all words it read
 
 Twins of kernels_cu/l1.cu, under the same names and with the same arguments: weights, pad40
@@ -93,21 +94,45 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
         if t == 0:
             out[cuda.blockIdx.x] = total
 
+    # Whole warps come here, so nothing below is behind a branch and every load stays ahead of every term. A
+    # lane that does not own the last unit loads its first again, out of L1, and drops the term.
+    @ops.jit
+    def two(row, x8, nbe, t, owns_last):  # -> float32
+        last = int32(t + THREADS) if owns_last else t
+        a, b = load(row, x8, t, nbe), load(row, x8, last, nbe)
+        one = add(float32(0.0), term(a, t))
+        both = add(one, term(b, last))
+        return both if owns_last else one
+
+    @ops.jit
+    def three(row, x8, nbe, t, owns_last):  # -> float32
+        second = int32(t + THREADS)
+        last = int32(second + THREADS) if owns_last else t
+        a, b, c = load(row, x8, t, nbe), load(row, x8, second, nbe), load(row, x8, last, nbe)
+        both = add(add(float32(0.0), term(a, t)), term(b, second))
+        all_three = add(both, term(c, last))
+        return all_three if owns_last else both
+
     def pf(w, x8, out, nbe, row_stride):  # see the module's docstring
         t = int32(cuda.threadIdx.x)
         row = advance(w, int64(cuda.blockIdx.x) * int64(row_stride))
         second, nunits = int32(t + THREADS), int32(nbe * 8)
         if (second & ~31) < nunits:
-            # A whole warp comes here, so nothing below is behind a branch and both loads stay ahead of both
-            # terms. A lane without a second unit loads its first again, out of L1, and drops the term.
-            two = second < nunits
-            other = second if two else t
-            a, b = load(row, x8, t, nbe), load(row, x8, other, nbe)
-            one = add(float32(0.0), term(a, t))
-            both = add(one, term(b, other))
-            acc = both if two else one
+            acc = two(row, x8, nbe, t, second < nunits)
         else:
             acc = add(float32(0.0), term(load(row, x8, t, nbe), t))
+        total = reduce_row(acc)
+        if t == 0:
+            out[cuda.blockIdx.x] = total
+
+    def pf3(w, x8, out, nbe, row_stride):  # see the module's docstring
+        t = int32(cuda.threadIdx.x)
+        row = advance(w, int64(cuda.blockIdx.x) * int64(row_stride))
+        third, nunits = int32(t + 2 * THREADS), int32(nbe * 8)
+        if (third & ~31) < nunits:
+            acc = three(row, x8, nbe, t, third < nunits)
+        else:
+            acc = two(row, x8, nbe, t, True)
         total = reduce_row(acc)
         if t == 0:
             out[cuda.blockIdx.x] = total
@@ -128,6 +153,7 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
     return {
         "loop": (loop, _SUM_SIGNATURE),
         "pf": (pf, _SUM_SIGNATURE),
+        "pf3": (pf3, _SUM_SIGNATURE),
         "stream": (stream, _CHECKSUM_SIGNATURE),
     }
 

@@ -72,6 +72,7 @@ class Form:
 FORMS: tuple[Form, ...] = (
     Form("loop", 0, 1 << 30),
     Form("pf", VIRTUAL_THREADS, 2 * VIRTUAL_THREADS),
+    Form("pf3", 2 * VIRTUAL_THREADS, 3 * VIRTUAL_THREADS),
     Form("stream", 0, 1 << 30),
     Form("ring", 0, 1 << 30, "l1_ring"),
     Form("async", 0, 1 << 30, "l1_ring"),
@@ -97,7 +98,7 @@ def check_launch(lay: Layout, form: str, shape: Shape, row_stride: int) -> None:
 
 
 def launch_config(shape: Shape, smem_bytes: int = 0) -> LaunchConfig:
-    """Of loop, pf and stream: one row per block, 256 threads."""
+    """Of loop, pf, pf3 and stream: one row per block, 256 threads."""
     return LaunchConfig(grid=shape.od, block=VIRTUAL_THREADS, smem_bytes=smem_bytes)
 
 

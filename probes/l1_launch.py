@@ -1,7 +1,7 @@
 """How each L1 form is launched: geometry and arguments of all of them, in one place.
 
-    loop, pf, stream   one row per block
-    ring, async        a persistent grid; its geometry out of core/tuning, or by l1_ring's default rule
+    loop, pf, pf3, stream   one row per block
+    ring, async             a persistent grid; its geometry out of core/tuning, or by l1_ring's default rule
 
 Every launch begins as a `Planned`, so nothing is launched that was not checked.
 """

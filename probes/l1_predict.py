@@ -110,7 +110,7 @@ def _flying(planned: l1_launch.Planned, lay: Layout, shape: Shape) -> float:
         return planned.ring.rows * planned.ring.stages * planned.row_stride / planned.config.block
     if planned.form == "async":
         return trace.UNIT_BYTES * l1_ring.async_rows(shape, lay) * -(-shape.nunits // VIRTUAL_THREADS)
-    return trace.UNIT_BYTES * (2 if planned.form == "pf" else 1)
+    return trace.UNIT_BYTES * {"pf": 2, "pf3": 3}.get(planned.form, 1)
 
 
 def _recorded(case: l1.Case) -> list[Row]:

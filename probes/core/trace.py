@@ -7,7 +7,7 @@ warp takes 32 consecutive units of one row, and a unit asks for
     group order  ql 16 B, qh 8 B, sc 2 B, d 2 B               (28 B)
     both         40 B of pad40 activations as five 8-byte loads at 40 * unit
 
-`pf` and `stream` ask for the same bytes. The matrix starts on a multiple of 256 B, as allocations do.
+`pf`, `pf3` and `stream` ask for the same bytes. The matrix starts on a multiple of 256 B, as allocations do.
 
 Counting. A *sector* is 32 B, a *line* 128 B. `traffic_bytes` is 32 x the distinct weight sectors of
 the whole matrix. Rows repeat their phase against the sector after a few rows (dpl strides are

@@ -21,11 +21,11 @@ pytestmark = pytest.mark.gpu
 ZERO = np.zeros(4, np.uint32)
 SHAPES = [
     *(c.shape for c in l1.CASES if c.shape.od < 10_000),
-    Shape(512, 8960),  # the record's unit test of pf
+    Shape(512, 8960),  # the record's unit test of pf; pf3's are ffn_down_7b, 16640 and 24576
     Shape(4096, 1024),  # and of loop
     Shape(2048, 5120),  # lm_head's rows, fewer of them: 152064 rows are checked in every run
     Shape(2048, 3584),
-    *(Shape(od, id_) for od in (1, 3, 1023) for id_ in (256, 8448, 16384)),
+    *(Shape(od, id_) for od in (1, 3, 1023) for id_ in (256, 8448, 16384, 16640, 24576)),
 ]
 
 
@@ -82,7 +82,7 @@ def test_every_layout_and_form_equals_the_oracle(
             packed = packing.pack(raw, lay)
             try:
                 planned = l1_launch.plan(form, lay, shape, packed.shape[1], bench.gpu.facts)
-            except Unavailable:  # pf outside its range, ring on an older GPU
+            except Unavailable:  # pf and pf3 outside their ranges, ring on an older GPU
                 continue
             expected = checksum.stream_sums(packed, lay, shape.nbe, x8) if form.name == "stream" else want
             got = run_planned(bench, mine[f"l1_{name}"], planned, packed, x8)
@@ -91,17 +91,19 @@ def test_every_layout_and_form_equals_the_oracle(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_pf_past_its_range_would_drop_units_and_is_refused(bench: Any, kernels: Any, backend: str) -> None:
-    shape, lay = Shape(4, 18944), layouts.layout("padded")
+@pytest.mark.parametrize(("form", "most", "units"), [("pf", 512, 592), ("pf3", 768, 800)])
+def test_past_its_range_a_form_would_drop_units_and_is_refused(
+    bench: Any, kernels: Any, backend: str, form: str, most: int, units: int
+) -> None:
+    shape, lay = Shape(4, 32 * units), layouts.layout("padded")
     raw, x8 = q6k.random_raw(shape, 3), q8.random_x8(shape.id, 4)
     packed = packing.pack(raw, lay)
-    got = run(bench, of(kernels, backend)["l1_padded_pf"], packed, x8, shape)
+    got = run(bench, of(kernels, backend)[f"l1_padded_{form}"], packed, x8, shape)
     assert (got != bits(q6k.reference(raw, x8))).all()
-    first_512 = Shape(4, 16384)
-    cut, cut_x8 = raw.reshape(4, -1, 210)[:, :64].reshape(4, -1), x8[: first_512.nunits * 40]
-    np.testing.assert_array_equal(got, bits(q6k.reference(np.ascontiguousarray(cut), cut_x8)))
-    with pytest.raises(BadInput, match="has 592"):
-        l1.check_launch(lay, "pf", shape, packed.shape[1])
+    cut = np.ascontiguousarray(raw.reshape(4, -1, 210)[:, : most // 8].reshape(4, -1))
+    np.testing.assert_array_equal(got, bits(q6k.reference(cut, x8[: most * 40])))
+    with pytest.raises(BadInput, match=f"has {units}"):
+        l1.check_launch(lay, form, shape, packed.shape[1])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

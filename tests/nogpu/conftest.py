@@ -1,4 +1,4 @@
-"""Kernels of one .cu file on host fibers: `l2_on_host` and `l3_on_host`, built once a session."""
+"""Kernels of one .cu file on host fibers: `l1_on_host` and its like for l2 and l3, built once a session."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ def on_host(name: str, folder: Path) -> ctypes.CDLL:
     command = [compiler, *build.HOST_FLAGS, *includes, str(EMULATOR / f"{name}.cpp"), "-o", str(out)]
     subprocess.run(command, check=True)
     return ctypes.CDLL(str(out))
+
+
+@pytest.fixture(scope="session")
+def l1_on_host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The L1 kernels of l1.cu, run on the host."""
+    return on_host("l1", tmp_path_factory.mktemp("l1_on_host"))
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from probes import cli, l1, l1_launch, l1_report
-from probes.core import device, layouts, q6k, q8, verdict
+from probes.core import bounds, device, layouts, q6k, q8, verdict
 from probes.core.layouts import LAYOUTS, Layout, Piece
 from probes.core.rows import Row
 from probes.core.types import BadInput, Shape, Unavailable
@@ -56,6 +56,27 @@ def test_pf_is_refused_outside_its_range_and_would_drop_units_there() -> None:
     assert (q6k.reference(first, x8[: 512 * 40]) != q6k.reference(raw, x8)).all()
 
 
+def test_pf3_is_refused_outside_its_range() -> None:
+    for lay in LAYOUTS:
+        for units, allowed in ((512, False), (520, True), (592, True), (768, True), (776, False)):
+            shape = Shape(3, 32 * units)
+            try:
+                l1.check_launch(lay, "pf3", shape, lay.row_stride(shape.nbe))
+                refused = ""
+            except BadInput as error:
+                refused = str(error)
+            assert (not refused) is allowed
+            assert allowed or refused == (
+                f"pf3 is right only for 512 < units <= 768; {shape} has {units}: use the loop form"
+            )
+
+
+def test_pf_and_pf3_have_bounds_of_their_own() -> None:
+    found = {name: bounds.min_blocks(f"l1_gpl_{name}") for name in ("loop", "pf", "pf3")}
+    assert found == {name: bounds.MIN_BLOCKS[name] for name in found}
+    assert bounds.min_blocks("l1_gpl_pf3", 5) == 5
+
+
 @pytest.mark.parametrize("stride", [12095, 12088, 11344, 0, -12096])
 def test_a_misaligned_or_short_stride_is_refused(stride: int) -> None:
     with pytest.raises(BadInput, match=str(abs(stride))):
@@ -68,7 +89,7 @@ def test_every_form_is_planned_in_one_place() -> None:
         for form in l1.FORMS:
             stride = lay.row_stride(shape.nbe)
             if form.refuses(shape):
-                with pytest.raises(Unavailable, match="pf is right only"):
+                with pytest.raises(Unavailable, match=r"pf3? is right only"):
                     l1_launch.plan(form, lay, shape, stride, h200)
                 continue
             made = l1_launch.plan(form, lay, shape, stride, h200)
@@ -127,8 +148,9 @@ def test_predicted_rows_are_marked_so_and_hold_no_verdict() -> None:
         by = {(r.variant, r.backend): r for r in rows if r.source == "predicted"}
         assert by["padded_loop", "cu"].ratio_to_baseline == 1.0
         assert by["dpl_loop", "cu"].blocks_per_sm == 6
+        assert by["gpl_pf3", "cu"].skipped == "pf3 is right only for 512 < units <= 768; 5120x13824 has 432"
         assert (by["dpl_loop", "cu"].time_s or 1) < (by["padded_loop", "cu"].time_s or 0)
-        assert len(by) == 2 * len(l1.variants()) == 40
+        assert len(by) == 2 * len(l1.variants()) == 48
         ring = by["gpl_ring", "cu"]
         assert (ring.grid, ring.waves, ring.blocks_per_sm) == (264, 1.0, 2)
         assert ring.notes[0] == "geometry 8r2b0s-drawn, 1 stage, tuned"

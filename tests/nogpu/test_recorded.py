@@ -87,6 +87,7 @@ def test_a_layout_answers_for_its_forms_and_for_no_others() -> None:
     assert rate is not None and rate.value == 212.9
     assert figure("l1", "ffn_down_14b", "dpl_loop", "content_gbps") is rate
     assert figure("l1", "ffn_down_14b", "dpl_pf", "content_gbps") is rate
+    assert figure("l1", "ffn_down_14b", "dpl_pf3", "content_gbps") is None
     assert figure("l1", "ffn_down_14b", "dpl_stream", "content_gbps") is None
     assert figure("l1", "ffn_down_14b", "gpl_loop", "content_gbps") is None
     assert {f.variant for f in figures("l3", "gate_up_14b", "form_b_staged")} == {"form_b_staged"}
