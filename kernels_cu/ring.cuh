@@ -5,9 +5,11 @@
 // A fill is up to `rows` consecutive rows, one bulk copy. Fill i lives in stage i % stages, and it is the stage's
 // phase (i / stages) & 1 of two mbarriers:
 //
-//   full   the feeder arrives once and announces the bytes; the copies' last byte completes the phase
-//   empty  every lane of a consumer warp that may write a sum (four of them) arrives, after the warp's last read
+//   full   the feeder's lanes arrive, one of them announcing the bytes; the copies' last byte completes the phase
+//   empty  the consumers' lanes arrive, after their last read
 //
+// Each lane arrives for itself. One of a warp's would do, after a __syncwarp, and is no faster (measured); but then
+// racecheck, which does not follow a lane's accesses through a __syncwarp to another's arrival, would name every other.
 // The feeder makes the barriers and goes on to fill every stage: it does not wait for the block, the block for it.
 //
 // Consumer v adds up virtual warp v of every row. The feeder waits for `empty`, takes the eight sums of each
@@ -33,8 +35,6 @@
 
 #ifdef __CUDACC__
 namespace probes {
-
-constexpr int kWriters = 4;  // lanes of a consumer warp that hold a row's sum after a pass of at most four rows
 
 // The ring's pieces in shared memory; probes/core/ring.py's stage_bytes counts the same.
 struct Ring {
@@ -62,7 +62,7 @@ struct Ring {
     __device__ __forceinline__ void make_barriers(int others, int arrivals) const {
         for (int k = threadIdx.x & 31; k < stages; k += 32) {
             barrier_init(full + k, arrivals);
-            barrier_init(empty + k, kWriters * (ring_warps() - others));
+            barrier_init(empty + k, 32 * (ring_warps() - others));
             barriers_ready();
         }
         block_arrive();
@@ -128,7 +128,7 @@ __device__ __forceinline__ void ring_consume(const Ring& ring, const uint8_t* x8
             if (left > 0) ring_pass<F, K, 1>(row, ring.stride, steps, me.lane, sums);
         }
         __syncwarp();
-        if (me.lane % (32 / kWriters) == 0) barrier_arrive(ring.empty + s);
+        barrier_arrive(ring.empty + s);
         if (++s == ring.stages) s = 0, parity ^= 1;
     }
 }
@@ -149,7 +149,7 @@ __device__ __forceinline__ void ring_consume_any(const Ring& ring, const uint8_t
             if (me.lane == 0) ring.sums[(s * ring.rows + r) * kVirtualWarps + me.warp] = total;
         }
         __syncwarp();
-        if (me.lane % (32 / kWriters) == 0) barrier_arrive(ring.empty + s);
+        barrier_arrive(ring.empty + s);
         if (++s == ring.stages) s = 0, parity ^= 1;
     }
 }
@@ -268,6 +268,7 @@ __device__ __forceinline__ void ring_feed(const Ring& ring, const Job& job, uint
         if (tickets.all_asked()) told = true, hooks.all_asked();
     }
     __syncwarp();
+    for (int s = 0; s < ring.stages && lane; ++s) barrier_arrive(ring.full + s);
     uint32_t parity = 0;
     for (int s = 0;;) {
         const int rows = ring.count[ring.slot(s, parity)], first = ring.first[ring.slot(s, parity)];
@@ -279,6 +280,7 @@ __device__ __forceinline__ void ring_feed(const Ring& ring, const Job& job, uint
             tickets.refill(ring, s, parity ^ 1);
             if (!told && tickets.all_asked()) told = true, hooks.all_asked();
         }
+        if (lane) barrier_arrive(ring.full + s);
         job.finish(first, rows, lane, total);
         if (++s == ring.stages) s = 0, parity ^= 1;
         __syncwarp();
@@ -302,7 +304,7 @@ template <class F, class Job, class Hooks>
 __device__ __forceinline__ void ring_form(const Ring& ring, const uint8_t* x8, int nbe, const Job& job, uint32_t* counter,
                                           const Hooks& hooks) {
     if (static_cast<int>(threadIdx.x >> 5) == ring_warps() - 1) {
-        ring.make_barriers(1, 1);
+        ring.make_barriers(1, 32);
         return ring_feed(ring, job, counter, hooks);
     }
     ring.await_barriers();

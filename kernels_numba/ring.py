@@ -97,7 +97,7 @@ def _pinned() -> Any:
 
 
 def _draw() -> Any:
-    """An intrinsic (pointer, last) -> uint32: the word before it was counted up, or wrapped from `last` to 0."""
+    """An intrinsic (pointer, last) -> uint32: the word, before it is counted up or wraps from `last` to 0."""
     from numba.cuda.extending import intrinsic
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -114,8 +114,7 @@ def _hand_over() -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), [_I64, _I32, _I32])
-        text = "{\n\t.reg .b64 both;\n\tmov.b64 both, {$1, $2};\n\tst.relaxed.gpu.global.b64 [$0], both;\n\t}"
-        asm = ir.InlineAsm(kind, text, "l,r,r,~{memory}", side_effect=True)
+        asm = ir.InlineAsm(kind, _HAND_OVER, "l,r,r,~{memory}", side_effect=True)
         builder.call(asm, [builder.ptrtoint(args[0], _I64), *args[1:]])
         return context.get_dummy_value()
 
@@ -129,8 +128,7 @@ def _handed_over() -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = ir.FunctionType(ir.LiteralStructType([_I32, _I32]), [_I64])
-        text = "{\n\t.reg .b64 both;\n\tld.relaxed.gpu.global.b64 both, [$2];\n\tmov.b64 {$0, $1}, both;\n\t}"
-        asm = ir.InlineAsm(kind, text, "=r,=r,l,~{memory}", side_effect=True)
+        asm = ir.InlineAsm(kind, _HANDED_OVER, "=r,=r,l,~{memory}", side_effect=True)
         both = builder.call(asm, [builder.ptrtoint(args[0], _I64)])
         return context.make_tuple(builder, sig.return_type, [builder.extract_value(both, k) for k in (0, 1)])
 
@@ -158,6 +156,8 @@ def _is_null() -> Any:
     return intrinsic(lambda typingctx, pointer: (types.boolean(pointer), codegen))
 
 
+_HAND_OVER = "{\n\t.reg .b64 both;\n\tmov.b64 both, {$1, $2};\n\tst.relaxed.gpu.global.b64 [$0], both;\n\t}"
+_HANDED_OVER = "{\n\t.reg .b64 both;\n\tld.relaxed.gpu.global.b64 both, [$2];\n\tmov.b64 {$0, $1}, both;\n\t}"
 _WAIT = (
     "{\n\t.reg .pred done;\n\tAGAIN:\n\tmbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1;\n\t"
     "@!done bra AGAIN;\n\t}"

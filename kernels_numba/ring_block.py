@@ -1,8 +1,8 @@
 """A ring in shared memory, and the warps that sum its rows: twin of the consumers in kernels_cu/ring.cuh.
 
 A ring travels as a tuple of uint32: stages, rows, stride, then the addresses of data, sums, full, empty,
-first and count, and the virtual warps that own a unit. First and count have a word for each slot, a stage in one
-of its two phases.
+first and count, and the virtual warps that own a unit. First and count have a word for each slot, a stage in
+one of its two phases.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from numba import float32, int32, uint32
 from kernels_numba import ring, ring_rows
 
 THREADS, VIRTUAL_WARPS, SUM_BYTES = 256, 8, 32
-
-WRITERS = 4
-"""Lanes of a consumer warp that hold a row's sum after a pass of at most four rows."""
 
 
 def kernel(function: Any, rows: SimpleNamespace) -> Any:
@@ -59,7 +56,7 @@ def preparer(ops: SimpleNamespace) -> SimpleNamespace:
         k = uint32(lane)
         while k < r[0]:
             init(uint32(r[5] + uint32(8) * k), uint32(arrivals))
-            init(uint32(r[6] + uint32(8) * k), uint32(WRITERS * (warps - others)))
+            init(uint32(r[6] + uint32(8) * k), uint32(32 * (warps - others)))
             ready()
             k = uint32(k + uint32(32))
         arrive(uint32(warps * 32))
@@ -73,7 +70,7 @@ def preparer(ops: SimpleNamespace) -> SimpleNamespace:
 
 
 def _stage(ops: SimpleNamespace) -> SimpleNamespace:
-    """start(ring, s, parity) -> rows of the fill, and done(ring, s, lane): a consumer's stage."""
+    """start(ring, s, parity) -> rows of the fill, and done(ring, s): a consumer's stage."""
     from numba import cuda
 
     asm = ring.statements()
@@ -85,10 +82,9 @@ def _stage(ops: SimpleNamespace) -> SimpleNamespace:
         return load_word(uint32(r[8] + uint32(4) * (s + parity * r[0])))
 
     @ops.jit
-    def done(r, s, lane):  # see above
+    def done(r, s):  # every lane, see ring.cuh
         cuda.syncwarp()
-        if lane & (32 // WRITERS - 1) == 0:
-            arrive(uint32(r[6] + uint32(8) * s))
+        arrive(uint32(r[6] + uint32(8) * s))
 
     return SimpleNamespace(start=start, done=done)
 
@@ -143,7 +139,7 @@ def consumer(
                 sums = uint32(sums + turn * uint32(SUM_BYTES))
                 left = int32(left - int32(turn))
             rest(r, row, left, held, group, lane, sums)
-            done(r, s, lane)
+            done(r, s)
             s = uint32(s + uint32(1))
             if s == r[0]:
                 s, parity = uint32(0), uint32(parity ^ uint32(1))
@@ -183,7 +179,7 @@ def any_consumer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
                 row = uint32(row + turn * r[2])
                 sums = uint32(sums + turn * uint32(SUM_BYTES))
                 left = int32(left - int32(turn))
-            done(r, s, lane)
+            done(r, s)
             s = uint32(s + uint32(1))
             if s == r[0]:
                 s, parity = uint32(0), uint32(parity ^ uint32(1))

@@ -162,10 +162,17 @@ def feeder(ops: SimpleNamespace, job: SimpleNamespace, hooks: SimpleNamespace) -
     from numba import cuda
 
     asm, of = ring.statements(), tickets(ops, job)
-    wait, load_word, total_of = asm.barrier_wait, asm.load_word, totals(ops)
+    arrive, wait, load_word, total_of = asm.barrier_arrive, asm.barrier_wait, asm.load_word, totals(ops)
     fill_all, refill, all_asked = of.fill_all, of.refill, of.all_asked
     tickets_of, prefetch, finish = job.tickets, job.prefetch, job.finish
     ahead_of, tell = hooks.ahead, hooks.all_asked
+
+    @ops.jit
+    def let_in(r):  # a lane's arrival for the first fill of every stage
+        s = uint32(0)
+        while s < r[0]:
+            arrive(uint32(r[5] + uint32(8) * s))
+            s = uint32(s + uint32(1))
 
     @ops.jit
     def feed(r, counter, j, h):  # see above
@@ -184,6 +191,8 @@ def feeder(ops: SimpleNamespace, job: SimpleNamespace, hooks: SimpleNamespace) -
                 told = True
                 tell(h)
         cuda.syncwarp()
+        if lane > 0:
+            let_in(r)
         s, parity = uint32(0), uint32(0)
         while True:
             slot = uint32(s + parity * r[0])
@@ -199,6 +208,8 @@ def feeder(ops: SimpleNamespace, job: SimpleNamespace, hooks: SimpleNamespace) -
                 if not told and all_asked(counter, every, t):
                     told = True
                     tell(h)
+            if lane > 0:
+                arrive(uint32(r[5] + uint32(8) * s))
             finish(j, first, rows, lane, total)
             s = uint32(s + uint32(1))
             if s == r[0]:
@@ -221,7 +232,7 @@ def form(ops: SimpleNamespace, rows: SimpleNamespace, job: SimpleNamespace, hook
         thread = int32(cuda.threadIdx.x)
         warps = int32(int32(cuda.blockDim.x) >> 5)
         if thread >> 5 == warps - 1:
-            make(r, int32(thread & 31), warps, 1, 1)
+            make(r, int32(thread & 31), warps, 1, 32)
             feed(r, counter, j, h)
         else:
             await_them(warps)

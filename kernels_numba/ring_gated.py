@@ -21,12 +21,13 @@ GROUP, GROUP_WORDS = 32, 10
 
 
 def _feeder(ops: SimpleNamespace) -> Any:
-    """feed(ring, j): one lane that fills stages, and nothing else."""
+    """feed(ring, j, lane): the warp that fills stages, and nothing else; its lane 0 does."""
     from numba import cuda
 
     asm = ring.statements()
-    expect, copy, store_word, arrive, wait, count_up = (
+    expect, copy, store_word, arrive, wait, count_up, load_word = (
         asm.barrier_expect, asm.bulk_copy, asm.store_word, asm.barrier_arrive, asm.barrier_wait, asm.draw,
+        asm.load_word,
     )  # fmt: skip
     advance = ops.advance
 
@@ -89,19 +90,24 @@ def _feeder(ops: SimpleNamespace) -> Any:
         return t[0], t[1], t[2], t[3], False, False
 
     @ops.jit
-    def feed(r, j):  # see above
-        t = begin(j)
+    def feed(r, j, lane):  # see above
+        t = uint32(0), uint32(0), uint32(0), uint32(0), False, False
         s, parity = uint32(0), uint32(0)
-        while s < r[0] and t[5]:
-            t = fill(r, s, parity, j, t)
-            s = uint32(s + uint32(1))
+        if lane == 0:
+            t = begin(j)
+            while s < r[0] and t[5]:
+                t = fill(r, s, parity, j, t)
+                s = uint32(s + uint32(1))
+        cuda.syncwarp()
         s = uint32(0)
-        while t[5]:
+        while load_word(uint32(r[8] + uint32(4) * (s + parity * r[0]))) != 0:
             wait(uint32(r[6] + uint32(8) * s), parity)
-            t = fill(r, s, uint32(parity ^ uint32(1)), j, t)
+            if t[5]:
+                t = fill(r, s, uint32(parity ^ uint32(1)), j, t)
             s = uint32(s + uint32(1))
             if s == r[0]:
                 s, parity = uint32(0), uint32(parity ^ uint32(1))
+            cuda.syncwarp()
 
     return feed
 
@@ -200,8 +206,7 @@ def form(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
             complete(r, j, lane)
         elif role == 1:
             make(r, lane, warps, 2, 1 + 32)
-            if lane == 0:
-                feed(r, j)
+            feed(r, j, lane)
         else:
             await_them(warps)
             consume(r, x8, thread, int32(warps - 2), nbe)

@@ -27,6 +27,7 @@ CANDIDATES: tuple[Geometry, ...] = tuple(
     for rows, blocks, stages in (
         (1, 1, 0), (1, 2, 0), (1, 3, 0), (1, 4, 0), (2, 1, 0), (2, 2, 0), (2, 3, 0), (2, 4, 0),
         (4, 1, 0), (4, 2, 0), (4, 3, 0), (4, 2, 3), (8, 1, 0), (8, 2, 0), (4, 2, 1), (2, 4, 1),
+        (2, 2, 2), (4, 1, 2), (10, 2, 0), (16, 2, 0),
     )
     for drawn in (False, True)
     if not (drawn and stages == 1)

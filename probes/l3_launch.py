@@ -4,8 +4,8 @@
     matmul_ring, form_c                     a persistent grid; its geometry out of core/tuning, or by a rule
 
 A ticket of matmul_ring names rows of gate and up as they lie. A fill of form_c is gate rows, and the same up
-rows with them, so a stage holds twice as many. Each of its blocks makes `own` groups of 32 rows by itself. All others are
-shared: their fills are drawn before the last `late` own ones, and their sums meet in memory.
+rows with them, so a stage holds twice as many. Each of its blocks makes `own` groups of 32 rows by itself.
+All others are shared: their fills are drawn before the last `late` own ones, and their sums meet in memory.
 """
 
 from __future__ import annotations
@@ -24,11 +24,16 @@ if TYPE_CHECKING:
 
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "pair_ring": (
-        "8r2b2s3x-drawn", "8r2b2s2x-drawn", "8r4b1s2x-drawn", "4r4b2s-dealt", "8r4b2s-drawn", "8r4b2s-dealt",
-        "4r3b0s-drawn", "4r4b0s-drawn", "16r2b2s4x-drawn", "8r2b2s4x-drawn", "2r4b3s-dealt", "8r3b2s2x-drawn",
+        "8r2b2s3x-drawn", "8r2b2s2x-drawn", "8r4b1s2x-drawn", "4r4b2s-dealt", "8r4b2s-drawn",
+        "4r3b0s-drawn", "16r2b2s4x-drawn", "8r2b2s4x-drawn", "2r4b3s-dealt", "8r3b2s2x-drawn",
+        "16r1b2s4x-drawn", "16r1b3s4x-drawn",
     ),
     "form_c": (
-        "4r3b2s-drawn-own1-late4", "4r2b2s-drawn-own0-late0",
+        "8r1b2s4x-drawn-own1-late4", "8r1b2s4x-drawn-own3-late4", "8r1b2s4x-drawn-own1-late2",
+        "8r1b2s4x-drawn-own0-late0", "8r1b3s4x-drawn-own3-late4", "4r2b2s2x-drawn-own1-late8",
+        "4r2b2s3x-drawn-own0-late0", "4r3b2s-drawn-own1-late4", "4r4b2s-drawn-own0-late0",
+        "2r3b3s-drawn-own1-late8", "8r2b2s4x-drawn-own1-late4", "8r2b2s4x-drawn-own0-late0",
+        "16r1b2s4x-drawn-own3-late2", "16r1b2s4x-drawn-own3-late6", "16r2b1s4x-drawn-own1-late2",
     ),
 }  # fmt: skip
 """What --geometries measures: the good ones of a far wider trial, on a whole H200 and on 48 of its SMs."""
@@ -90,12 +95,15 @@ class Planned:
 
 
 def default_choice(v: l3.Variant, case: l3.Case, facts: DeviceFacts, blocks_per_sm: int = 0) -> GateUp:
-    """The rule for what no tuning table speaks of: ring.default_geometry over what a ticket names, 1 own group."""
+    """The rule for what no tuning table speaks of: ring.default_geometry over what a ticket names.
+
+    A block of form_c ends with one group of its own, after all that it draws.
+    """
     each = _rows_each(v)
     blocks = blocks_per_sm or ring.DEFAULT_BLOCKS
     # two stages at least: one is summed while the other fills
     found = ring.default_geometry(case.shape.od // each, _stride(case), facts, blocks, each, stages=2)
-    return GateUp(found) if v.finisher else GateUp(found, 1, 0)
+    return GateUp(found) if v.finisher else GateUp(found, 1, l3.GROUP // found.rows)
 
 
 def plan(v: l3.Variant, case: l3.Case, facts: DeviceFacts, blocks_per_sm: int = 0) -> Planned:

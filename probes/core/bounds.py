@@ -13,7 +13,7 @@ import re
 MIN_BLOCKS: dict[str, int] = {
     "loop": 6,  # 40 registers, all 8 to 11 loads in flight; at 8 (32 registers) half of them wait, dpl spills
     "pf": 4,  # 64 registers for two units (48 in group order, 5 blocks); at 5 the gguf order spills
-    "pf3": 3,  # 64 to 69 registers in group order, all 27 loads first (gguf: 22 of 33); at 4 some wait
+    "pf3": 4,  # 63 registers, 21 to 27 of 27 loads first in group order; at 3 all, but 10 % slower on an H200
     "stream": 6,  # as the loop form, so that both see the same occupancy
     "ring": 2,  # of 320 threads (q6_K) or 448 (q4_K): 80 to 95 and 69 to 72 registers, activations held
     "form_c": 2,  # a ring too: its block and its registers

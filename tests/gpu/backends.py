@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -20,6 +20,15 @@ def built(build: Callable[[Backend], Any]) -> dict[str, Any]:
         except Unavailable as error:
             out[backend] = error
     return out
+
+
+def sized(values: Iterable[Any], small: Iterable[Any]) -> list[Any]:
+    """Parameters, those among `small` marked so: they meet every kernel, and stages that are refilled."""
+    few = list(small)
+    return [
+        pytest.param(*(v if isinstance(v, tuple) else (v,)), marks=pytest.mark.small if v in few else ())
+        for v in values
+    ]
 
 
 def of(kernels: dict[str, Any], backend: str) -> Any:

@@ -14,7 +14,7 @@ from probes.core import checksum, layouts, packing, q6k, q8
 from probes.core.layouts import LAYOUTS, Layout
 from probes.core.occupancy import occupancy
 from probes.core.types import Backend, BadInput, LaunchConfig, Shape, Unavailable, WrongResult
-from tests.gpu.backends import built, of
+from tests.gpu.backends import built, of, sized
 
 pytestmark = pytest.mark.gpu
 
@@ -27,6 +27,8 @@ SHAPES = [
     Shape(2048, 3584),
     *(Shape(od, id_) for od in (1, 3, 1023) for id_ in (256, 8448, 16384, 16640, 24576)),
 ]
+
+SMALL = [Shape(3, id_) for id_ in (256, 8448, 16640)]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,7 @@ def run(bench: Any, kernel: Any, packed: np.ndarray, x8: np.ndarray, shape: Shap
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", sized(SHAPES, SMALL), ids=str)
 def test_every_layout_and_form_equals_the_oracle(
     bench: Any, kernels: Any, backend: str, shape: Shape
 ) -> None:
@@ -158,6 +160,7 @@ def test_no_time_without_a_check(bench: Any, kernels: Any) -> None:
         right.close()
 
 
+@pytest.mark.small
 def test_a_read_is_checked_too(bench: Any) -> None:
     from probes.gpu.memory import Buffer
 

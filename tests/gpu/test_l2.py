@@ -24,7 +24,7 @@ from probes.core.types import LaunchConfig, Unavailable
 from probes.gpu.graph import capture
 from probes.gpu.kernels import Launch, int32
 from probes.gpu.memory import Buffer
-from tests.gpu.backends import built, of
+from tests.gpu.backends import built, of, sized
 
 pytestmark = pytest.mark.gpu
 
@@ -71,7 +71,7 @@ def tiny(kv: int, stack: ExitStack) -> tuple[decode.Data, NDArray[Any], dict[str
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", ["plain", "entry", "late"])
-@pytest.mark.parametrize("kv", [1, 63, 64, 65, 700])
+@pytest.mark.parametrize("kv", sized([1, 63, 64, 65, 700], [65]))
 def test_every_kernel_of_a_layer_equals_the_oracle(
     bench: Any, kernels: Any, backend: str, kind: str, kv: int
 ) -> None:
@@ -98,6 +98,7 @@ def test_a_14b_layer_equals_the_oracle_in_both_languages(bench: Any, kernels: An
         assert len(found) == len(both) and found[0].output.want.size == 5120
 
 
+@pytest.mark.small
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", ["plain", "entry", "late"])
 def test_the_synthetic_chains_equal_the_oracle(bench: Any, kernels: Any, backend: str, kind: str) -> None:

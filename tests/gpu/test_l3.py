@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probes import cli, l3, l3_arms, l3_measure
+from probes import cli, l3, l3_measure
 from probes.bench import BACKENDS
 from probes.core.occupancy import occupancy
 from probes.core.types import BadInput, Unavailable, WrongResult
@@ -40,12 +40,6 @@ def of(kernels: dict[str, Any], backend: str) -> Any:
     return {backend: backends.of(kernels, backend)}
 
 
-@pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three copies of the weights instead of 4 GiB of them."""
-    monkeypatch.setattr(l3_arms.timing, "rotation", lambda *sizes: 3)
-
-
 def arms(bench: Any, mine: Any, nf: int, id_: int, stack: ExitStack, *argv: str) -> Any:
     args, case = flags(*argv), l3.Case("test", nf, id_)
     d = l3_measure.data_of(bench, args, case, mine, stack)
@@ -56,7 +50,7 @@ def arms(bench: Any, mine: Any, nf: int, id_: int, stack: ExitStack, *argv: str)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("nf", "id_"), SIZES)
+@pytest.mark.parametrize(("nf", "id_"), backends.sized(SIZES, [(32, 256), (64, 16640)]))
 def test_every_form_equals_the_oracle(
     bench: Any, kernels: Any, few: None, backend: str, nf: int, id_: int
 ) -> None:

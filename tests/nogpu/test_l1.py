@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from probes import cli, l1, l1_launch, l1_report
-from probes.core import bounds, device, layouts, q6k, q8, verdict
+from probes.core import bounds, device, layouts, q6k, q8, tuning, verdict
 from probes.core.layouts import LAYOUTS, Layout, Piece
 from probes.core.rows import Row
 from probes.core.types import BadInput, Shape, Unavailable
@@ -152,8 +152,10 @@ def test_predicted_rows_are_marked_so_and_hold_no_verdict() -> None:
         assert (by["dpl_loop", "cu"].time_s or 1) < (by["padded_loop", "cu"].time_s or 0)
         assert len(by) == 2 * len(l1.variants()) == 48
         ring = by["gpl_ring", "cu"]
-        assert (ring.grid, ring.waves, ring.blocks_per_sm) == (264, 1.0, 2)
-        assert ring.notes[0] == "geometry 8r2b0s-drawn, 1 stage, tuned"
+        held = tuning.l1("h200", l1.CASES[0].shape, "gpl").ring
+        assert (ring.grid, ring.blocks_per_sm) == (132 * held.blocks_per_sm, 2)
+        assert ring.waves == ring.grid / 264 and ring.notes[0].startswith(f"geometry {held}, ")
+        assert ring.notes[0].endswith(", tuned")
         assert (by["gpl_ring", "cu"].time_s or 1) < (by["padded_ring", "cu"].time_s or 0)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes import cli, l3, l3_launch, l3_report
-from probes.core import device, occupancy, q4k, recorded, report, store
+from probes.core import device, occupancy, q4k, recorded, report, store, tuning
 from probes.core.rows import Row
 from probes.core.types import BadInput, Resources
 from probes.gpu import partition
@@ -223,7 +223,8 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_ring_variants_are_predicted(compiled: None) -> None:
     rows = {(r.variant, r.backend): r for r in predicted(facts=H200) if r.source == "predicted"}
-    for name, warps in (("pair_ring", 3 * 3 + 1), ("form_c", 3 + 2)):  # the one has three sets of consumers
+    for name, others in (("pair_ring", 1), ("form_c", 2)):
+        warps = 3 * tuning.l3("h200", l3.CASES[0].shape, name).ring.sets + others
         row, made = rows[name, "cu"], l3_launch.plan(l3.variant(name), l3.CASES[0], H200)
         assert not row.skipped and row.grid == made.config.grid and made.config.block == 32 * warps
         assert row.smem_bytes == 32 + made.config.smem_bytes and row.waves and row.blocks_per_sm
@@ -233,8 +234,10 @@ def test_the_ring_variants_are_predicted(compiled: None) -> None:
         assert row.ratio_to_baseline is None
     (row,) = (r for r in predicted("--sms", "48", "--variant", "form_c", "--backend", "cu", facts=H200)
               if r.variant == "form_c")  # fmt: skip
-    assert row.time_s is None and row.waves == 1.0 and row.grid == 2 * 48
-    assert row.notes[0].startswith("geometry 8r2b2s4x-drawn-late2, 2 stages, tuned")
+    held = tuning.l3("h200-48sm", l3.CASES[0].shape, "form_c")
+    assert row.time_s is None and row.grid == 48 * held.ring.blocks_per_sm
+    assert row.waves == row.grid / (48 * row.blocks_per_sm)
+    assert row.notes[0].startswith(f"geometry {held}, ") and ", tuned" in row.notes[0]
 
 
 def test_a_prediction_says_why_a_ring_does_not_run(compiled: None) -> None:

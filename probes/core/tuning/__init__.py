@@ -17,9 +17,10 @@
 
 `ring` is a geometry as the sweep's rows name it (`gpl_ring@8r2b0s-drawn`; with `3x` three sets of consumers,
 which only L3's kernels have), `async` blocks per SM, `ahead` the fills beyond a ring's stages that are
-prefetched into L2, `plain` the ring of the plain graph, `own` the groups of 32 that a block of form_c makes by
-itself, `late` the fills of those that it keeps for after the ones that it draws. What no row speaks of gets its probe's own rule
-(`l1_ring.default_geometry`, `l2_ring.default_geometry`, `l3_launch.default_choice`).
+prefetched into L2, `plain` the ring of the plain graph, `own` the groups of 32 that a block of form_c makes
+by itself, `late` the fills of those that it keeps for after the ones that it draws. What no row speaks of
+gets its probe's own rule (`l1_ring.default_geometry`, `l2_ring.default_geometry`,
+`l3_launch.default_choice`).
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ class ChainRing:
 class GateUp:
     """What a sweep chose for one ring variant of L3.
 
-    own, late: of form_c alone, groups that a block makes by itself, and its own fills for after the drawn ones.
+    own, late: of form_c alone, groups that a block makes by itself, and its fills of those for after the
+    drawn ones.
     """
 
     ring: Geometry
