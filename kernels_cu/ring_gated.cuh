@@ -139,7 +139,6 @@ __device__ __forceinline__ void ring_feed_gated(const Ring& ring, const GatedRow
 
 __device__ __forceinline__ void ring_finish_gated(const Ring& ring, const GatedRows& job) {
     const uint32_t lane = threadIdx.x & 31, shared = job.shared();
-    ring.await_barriers();
     for (int s = 0; s < ring.stages; ++s) barrier_arrive(ring.full + s);
     uint32_t parity = 0, due = kNoGroup;  // a shared group whose last fill was this block's, not quantised yet
     float gate = 0.0f, up = 0.0f;         // of the own group that is under way: SwiGLU is taken once, by all lanes
@@ -171,12 +170,12 @@ __device__ __forceinline__ void ring_finish_gated(const Ring& ring, const GatedR
 template <class F>
 __device__ __forceinline__ void ring_gated_form(const Ring& ring, const uint8_t* x8, int nbe, const GatedRows& job) {
     const int role = ring_warps() - 1 - static_cast<int>(threadIdx.x >> 5);
-    if (role == 0) return ring_finish_gated(ring, job);
     if (role == 1) {
         ring.make_barriers(2, 1 + 32);
         return ring_feed_gated(ring, job);
     }
-    ring.await_barriers();
+    ring.await_barriers();  // one place for both roles: synccheck takes two for a divergent block
+    if (role == 0) return ring_finish_gated(ring, job);
     ring_sum<F>(ring, x8, nbe, 2);
 }
 

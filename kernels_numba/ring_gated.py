@@ -201,14 +201,14 @@ def form(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
         thread = int32(cuda.threadIdx.x)
         warps, lane = int32(int32(cuda.blockDim.x) >> 5), int32(thread & 31)
         role = int32(warps - 1 - int32(thread >> 5))
-        if role == 0:
-            await_them(warps)
-            complete(r, j, lane)
-        elif role == 1:
+        if role == 1:
             make(r, lane, warps, 2, 1 + 32)
             feed(r, j, lane)
         else:
             await_them(warps)
-            consume(r, x8, thread, int32(warps - 2), nbe)
+            if role == 0:
+                complete(r, j, lane)
+            else:
+                consume(r, x8, thread, int32(warps - 2), nbe)
 
     return run

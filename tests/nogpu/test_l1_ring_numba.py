@@ -27,7 +27,8 @@ def make(ops: Any, most_held: int = 3) -> Any:
     ring_of = ring_block.ring_of(ops)
 
     def kernel(w: Any, out: Any, counter: Any, nbe: Any, od: Any, rows: Any, stages: Any) -> None:
-        run(ring_of(stages, rows, np.int32(STRIDE)), None, nbe, counter, (w, out, np.uint32(od)), 0)
+        parts = ring_of(stages, rows, np.int32(STRIDE), np.int32(nbe * UNITS))
+        run(parts, None, nbe, counter, (w, out, np.uint32(od)), 0)
 
     return kernel
 
