@@ -94,7 +94,8 @@ def saves(row: Row, base: Row, found: stats.Interval) -> str:
     if read:
         most, share = base.time_s - read, read / base.time_s
         dram = share >= BOUND
-        what = "memory binds" if dram else "what is not reading binds (instructions, start and end, the second kernel)"
+        rest = "what is not reading binds (instructions, start and end, the second kernel)"
+        what = "memory binds" if dram else rest
         out.append(
             f"{what}: a plain read of these bytes takes {report.format_percent(share, 0)} of "
             f"{base.variant}'s time, so no fusion could save more than {report.format_time(most)} "
