@@ -39,7 +39,7 @@ def test_every_arm_of_a_case_gives_the_oracle_s_bits(bench: HostBench) -> None:
         "load balance is not counted: its blocks stay, and tickets make them even",
     ]
     assert fused.notes[0] == (
-        "geometry 8r2b0s-drawn-late0, 2 stages, by the default rule; a persistent grid, "
+        "geometry 8r2b0s-drawn-own1-late4, 2 stages, by the default rule; a persistent grid, "
         "own 1 group a block, 0 groups shared, 0 fills late"
     )
 
