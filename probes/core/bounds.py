@@ -13,7 +13,7 @@ import re
 MIN_BLOCKS: dict[str, int] = {
     "loop": 6,  # 40 registers, all 8 to 11 loads in flight; at 8 (32 registers) half of them wait, dpl spills
     "pf": 4,  # 64 registers for two units (48 in group order, 5 blocks); at 5 the gguf order spills
-    # 62 to 64 registers, 21 to 27 of 27 loads first in group order, 8 bytes spilt by Numba's dpl on sm_121; at
+    # 62 to 64 registers, 21 to 27 of 27 loads first in group order, 8 bytes spilt by Numba's dpl, sm_121; at
     # 3 all come first and nothing spills, but gpl is 10 % slower on an H200: a block per SM less
     "pf3": 4,
     "stream": 6,  # as the loop form, so that both see the same occupancy
