@@ -54,7 +54,10 @@ def replay(argv: list[str]) -> int:
         for row in again:
             if row.id in said and said[row.id] != row.verdict:
                 print(f"NOTE: {row.id} was {said[row.id]} in the file")
-        return verdict.exit_code([r.verdict for r in again]) if again else 3
+        lost = said.keys() - {r.id for r in again}
+        for name in sorted(lost):
+            print(f"NOTE: {name} was {said[name]} in the file and cannot be judged from its rows")
+        return verdict.exit_code([r.verdict for r in again]) if again and not lost else 3
 
     return cli.guarded(work)
 
@@ -68,7 +71,17 @@ def rejudged(rows: list[Row], names: list[str], seed: int, file: Path) -> list[R
 
     from probes.core.types import BadInput
 
-    usable = [r for r in rows if not r.verdict and not r.skipped and r.bitwise is not False]
+    timed = [r.id for r in rows if r.samples_s]
+    if twice := next((i for i in timed if timed.count(i) > 1), ""):
+        raise BadInput(f"{file} has two rows {twice} with samples: one of them is of another run")
+    nothing_to_check = {("l2", "empty")}
+    usable = [
+        r
+        for r in rows
+        if not r.verdict
+        and not r.skipped
+        and (r.bitwise or not r.samples_s or (r.probe, r.case) in nothing_to_check)
+    ]
     for row in usable:
         if row.samples_s:
             row.time_s = median(row.samples_s)  # not what the file says beside them

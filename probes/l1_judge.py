@@ -162,7 +162,7 @@ def binds(rows: Sequence[Row], case: str, backend: str, layout: str) -> str:
     parts = []
     if b.read_ceiling_gbps and b.fraction_of_same_bytes_read:
         share = b.traffic_bytes / b.time_s / 1e9 / b.read_ceiling_gbps
-        what = "DRAM bandwidth binds" if share >= BOUND else "latency and issue slots bind, not DRAM"
+        what = "DRAM bandwidth binds" if share >= BOUND else "latency or issue slots bind, not DRAM"
         if share < BOUND <= b.fraction_of_same_bytes_read:
             what = "the start and end of so short a read bind"
         parts.append(

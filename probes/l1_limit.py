@@ -93,6 +93,15 @@ def _line(found: Nearest) -> list[str]:
 
 
 def left(rows: Sequence[Row], title: str, markdown: bool) -> list[str]:
-    """What the profiler shows of the forms past the record, and what keeps each from a plain read."""
-    shown = {name: form.name == "ring" for name, _, form in l1.variants() if form.name not in l1.RECORDED}
-    return limits.section(limits.of_variants(rows, shown), title, markdown)
+    """What the profiler shows of the forms past the record and of each case's fastest kernel."""
+    found = []
+    for case in dict.fromkeys(r.case for r in rows):
+        best = {near.row.variant for b in BACKENDS if (near := nearest(rows, case, b))}
+        shown = {
+            name: form.name == "ring"
+            for name, _, form in l1.variants()
+            if form.name not in l1.RECORDED or name in best
+        }
+        mine = limits.of_variants(rows, shown)
+        found += [f for f in mine if f.row.case == case]
+    return limits.section(found, title, markdown)

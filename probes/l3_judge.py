@@ -140,7 +140,7 @@ def binds(rows: Sequence[Row], row: Row, base: Row) -> str:
     out = []
     if base.fraction_of_ceiling is not None:
         dram = base.fraction_of_ceiling >= BOUND
-        what = "DRAM bandwidth binds" if dram else "latency and issue slots bind, not DRAM"
+        what = "DRAM bandwidth binds" if dram else "latency or issue slots bind, not DRAM"
         out.append(
             f"{what}: the pair reads at {report.format_percent(base.fraction_of_ceiling, 0)} of the ceiling"
         )

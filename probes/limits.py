@@ -22,7 +22,7 @@ SHORT_S = 20e-6
 """A plain read of less than this is a short one."""
 
 ENDS_S = 5e-6
-"""What start and end of a launch take at most beside a short read."""
+"""What start and end of a launch take at most beside a short read, and never more than the read itself."""
 
 
 def keeps(
@@ -33,13 +33,15 @@ def keeps(
     share: of the DRAM rate that a large read reaches; issue: of the schedulers' cycles; read_s: the plain
     read's time, 0 for a kernel with nothing to read. Latency is told by exclusion, so all figures are needed.
     """
+    if read_s and time_s <= read_s:
+        return "nothing"
     if share is not None and share >= MEMORY:
         return "memory"
     if issue is not None and issue >= ISSUE:
         return "issue slots"
     if share is None or issue is None or read_s is None:
         return ""
-    if read_s < SHORT_S and time_s - read_s <= ENDS_S:
+    if read_s < SHORT_S and time_s - read_s <= min(ENDS_S, read_s or ENDS_S):
         return "start and end of the launch"
     return "stages wait for their sums" if ring else "latency"
 
@@ -134,7 +136,7 @@ def section(found: Sequence[Figures], title: str, markdown: bool, head: str = ""
         "give. In flight at most is the shared memory of all blocks, which copies fill. Kept from 1.00 by: "
         f"memory, from {report.format_percent(MEMORY, 0)} of the large read's DRAM rate on; issue slots, "
         f"from {report.format_percent(ISSUE, 0)} on; else start and end of the launch, where the plain read "
-        f"takes less than {SHORT_S * 1e6:.0f} µs and the kernel {ENDS_S * 1e6:.0f} µs more at most (a plain "
-        "read needs neither activations before its first byte counts nor sums after its last one); else "
-        "stages that wait while others are summed, or, without stages, latency."
+        f"takes less than {SHORT_S * 1e6:.0f} µs and the kernel at most {ENDS_S * 1e6:.0f} µs, or the read's "
+        "own time, more (a plain read needs neither activations before its first byte counts nor sums after "
+        "its last one); else stages that wait while others are summed, or, without stages, latency."
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -207,7 +208,7 @@ def measured(dpl: float, cases: tuple[l1.Case, ...] = l1.CASES[:3], hot: bool = 
                 Row(
                     probe="l1", case=case.id, variant=variant, backend="cu", source="measured", device="test",
                     shape=[case.shape.od, case.shape.id], time_s=mean, samples_s=samples(rng, mean),
-                    windows=14, processes=1, counts=dict(case.counts),
+                    windows=14, processes=1, counts=dict(case.counts), bitwise=True,
                     notes=["hot: little memory"] if hot else [],
                 )
             )  # fmt: skip
@@ -252,6 +253,24 @@ def test_replay_gives_the_files_verdicts_again(tmp_path: Path, capsys: pytest.Ca
     main.main(["replay", str(path)])
     out = capsys.readouterr().out
     assert "was NO-GO in the file" in out and "the bars are not those" in out
+
+
+def test_replay_says_what_it_cannot_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows twice, rows that no check stands behind, and verdicts whose rows are gone."""
+    from probes import __main__ as main
+    from probes.core import provenance, store
+
+    head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
+    rows, path = measured(0.83), tmp_path / "l1.json"
+    verdicts = l1_report.judge(rows, 0)
+    store.write_json(path, head, [*rows, rows[0], *verdicts])
+    assert main.main(["replay", str(path)]) == 2
+    assert f"two rows {rows[0].id} with samples" in capsys.readouterr().err
+    store.write_json(path, head, [*(r for r in rows if r.variant != "dispatch_dpl"), *verdicts])
+    assert main.main(["replay", str(path)]) == 3
+    assert "was GO in the file and cannot be judged" in capsys.readouterr().out
+    store.write_json(path, head, [*(replace(r, bitwise=None) for r in rows), *verdicts])
+    assert main.main(["replay", str(path)]) == 3
 
 
 def test_a_reports_digest_covers_both_kernel_files_and_the_devices_geometry() -> None:

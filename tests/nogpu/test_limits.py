@@ -20,6 +20,8 @@ from probes.core.rows import Row
         (0.50, 0.65, 4, 3, True, "issue slots"),
         (0.60, 0.30, 18, 15, True, "start and end of the launch"),
         (0.60, 0.30, 21, 15, True, "stages wait for their sums"),
+        (0.50, 0.10, 10, 12, False, "nothing"),
+        (0.10, 0.10, 6.9, 2, False, "latency"),
         (0.85, 0.30, 30, 25, True, "stages wait for their sums"),
         (0.85, 0.30, 21, 20.1, True, "stages wait for their sums"),
         (0.40, 0.30, 45, 19, False, "latency"),
