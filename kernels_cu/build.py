@@ -135,9 +135,8 @@ def _compile(command: list[str], source: str, layouts: tuple[Layout, ...], produ
             env={**os.environ, "TMPDIR": str(scratch)},
         )
         if run.returncode:
-            first = next(
-                (line for line in run.stderr.splitlines() if "error" in line), run.stderr.strip()[:300]
-            )
+            said = run.stderr.strip().splitlines() or ["no message"]
+            first = next((line for line in said if "error" in line), said[0][:300])
             raise Unavailable(f"{Path(command[0]).name} could not build {source}: {first}")
         (scratch / "log.txt").write_text(run.stdout + run.stderr)
 

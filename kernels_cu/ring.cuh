@@ -12,14 +12,14 @@
 // racecheck, which does not follow a lane's accesses through a __syncwarp to another's arrival, would name every other.
 // The feeder makes the barriers and goes on to fill every stage: it does not wait for the block, the block for it.
 //
-// Consumer v adds up virtual warp v of every row. The feeder waits for `empty`, takes the eight sums of each
+// Consumer v adds up virtual warp v of every row. The feeder waits for `empty`, takes the warps' sums of each
 // row, hands the stage to the next copy, then adds them one after another and stores the rows' results. A fill
 // of no rows ends the work. Reads before a consumer's arrival precede the copy that the feeder issues after its
 // wait; nothing but copies ever writes a stage, so no proxy fence is needed past the barriers' initialisation. What a
 // fill holds is told by `first` and `count`, in the slot of its stage and phase.
 //
-// With a finisher, a warp of its own takes the sums: `full` then waits for it too, once it holds the sums of the fill
-// before (ring_gated.cuh).
+// With a finisher, a warp of its own takes the sums: `full` then counts its lanes in place of the feeder's other 31, once
+// they hold the sums of the fill before (ring_gated.cuh).
 //
 // What a ticket names is the job's affair (`Rows`, or ring_gated.cuh): its rows come into one stage, and their sums go
 // back to it. F says how a row of the weight format is summed (held.cuh's Q6kRows, q4k_held.cuh's Q4kRows), and the

@@ -7,7 +7,7 @@
 //
 // A shared group's sums meet in memory, a 64-bit word per pair: gate's and up's bits, inverted, so that 0 says that they
 // are not there yet (no float operation ends in all ones). Words are stored and loaded whole, past L1, and each speaks
-// for itself: no fence, no counter. Whoever draws a group's last fill waits for its 32 words, sets them back to 0 for
+// for itself: no fence, no count of arrivals. Whoever draws a group's last fill waits for its 32 words, sets them back to 0 for
 // the next launch, and quantises. That cannot hang: fills are drawn in order, by blocks that run, and a block finishes
 // its own in order, so that every wait is for a lower fill than one's own.
 //

@@ -1,7 +1,7 @@
 """A ring's job for gate and up: SwiGLU of each pair of rows, and q8 of each group of 32, in one kernel.
 
-Twin of kernels_cu/ring_gated.cuh, which says which groups a block owns, how the others are shared, and why
-the finisher is a warp of its own. Two tuples travel beside the ring:
+Twin of kernels_cu/ring_gated.cuh, which says which groups a block owns, how the others are shared, and what
+the two warps beside the consumers do. Two tuples travel beside the ring:
 
     j  weights, q8, words, nf, pairs of a fill, own groups of a block, own fills kept for the end
     t  the feeder's: own group and part of it, own fills left, the ticket drawn last, whether there may be

@@ -24,7 +24,8 @@ ALONE = (
     "Each kernel of the chains launched alone: a profiler lets no launch overlap another, so an arm has no "
     "meaning here, and what PDL hides at a launch's start and end shows in full. `_plain` is the kernel of "
     "the plain graph; `_late` that of the PDL arms, without the attribute, so that its wait returns at once. "
-    "The plain read is of the same bytes, under the profiler too."
+    "The plain read is of the same weights, under the profiler too. Caches are flushed before each launch: "
+    "activations that a chain finds in L2 come from memory here."
 )
 
 

@@ -18,7 +18,7 @@ from probes.core.coresident import beside, last_wave
 from probes.core.device import DeviceFacts
 from probes.core.occupancy import occupancy, tail_fraction, waves
 from probes.core.rows import Row
-from probes.core.types import Backend, LaunchConfig, Resources, Unavailable, Work
+from probes.core.types import Backend, BadInput, LaunchConfig, Resources, Unavailable, Work
 
 BACKENDS: tuple[Backend, ...] = ("cu", "numba")
 IMADS_PER_CYCLE = 64
@@ -30,6 +30,8 @@ IN_FLIGHT = {"stream": 64.0, "q4k": 48.0, "q6k": 68.0, "attention_split": 8.0}
 
 def predict(facts: DeviceFacts, args: argparse.Namespace) -> Iterator[list[Row]]:
     """Each chain's rows for a device profile; nothing is run."""
+    if args.sweep:
+        raise BadInput("--sweep measures launches, and this run would predict: it needs a GPU")
     for case in l2.cases(args):
         rows: list[Row] = []
         for backend in BACKENDS:

@@ -182,7 +182,7 @@ def arms_of(
                 at_once = fit * bench.gpu.facts.sms
                 if v.ring and at_once < grid:
                     raise Unavailable(
-                        f"of its {grid} blocks {at_once} fit at once, and a ring needs them all"
+                        f"of its {grid} blocks {at_once} fit at once, and a ring is planned for all"
                     )
             except Unavailable as error:
                 skipped.append(not_run(bench, case, name, kernel, str(error)))

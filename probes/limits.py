@@ -18,11 +18,8 @@ MEMORY = 0.90
 ISSUE = 0.60
 """Of the schedulers' active cycles: from here on instructions are the limit."""
 
-SHORT_S = 20e-6
-"""A plain read of less than this is a short one."""
-
 ENDS_S = 5e-6
-"""What start and end of a launch take at most beside a short read, and never more than the read itself."""
+"""What start and end of a launch take at most beside a plain read, and never more than the read itself."""
 
 
 def keeps(
@@ -31,7 +28,7 @@ def keeps(
     """What keeps a kernel from a plain read's time, in a few words; '' where the figures do not tell.
 
     share: of the DRAM rate that a large read reaches; issue: of the schedulers' cycles; read_s: the plain
-    read's time, 0 for a kernel with nothing to read. Latency is told by exclusion, so all figures are needed.
+    read's time, 0 for a kernel without weights. Latency is told by exclusion, so all figures are needed.
     """
     if read_s and time_s <= read_s:
         return "nothing"
@@ -41,7 +38,7 @@ def keeps(
         return "issue slots"
     if share is None or issue is None or read_s is None:
         return ""
-    if read_s < SHORT_S and time_s - read_s <= min(ENDS_S, read_s or ENDS_S):
+    if time_s - read_s <= min(ENDS_S, read_s or ENDS_S):
         return "start and end of the launch"
     return "stages wait for their sums" if ring else "latency"
 
@@ -54,7 +51,7 @@ class Figures:
     time_s: float
     """Ours where there is one, else the profiler's; the read's is of the same clock."""
     read_s: float | None
-    """A plain read of the same bytes; 0 for a kernel with nothing to read, None where none was measured."""
+    """A plain read of the same bytes; 0 for a kernel without weights, None where none was measured."""
     reach: float | None
     """DRAM throughput over its peak that the large read reaches."""
     ceiling_gbps: float | None
@@ -117,7 +114,7 @@ def _cells(f: Figures) -> list[str]:
         r.group, r.variant, r.backend, f"{f.gbps:.0f}", percent(f.of_ceiling),
         percent(r.profiler_dram_fraction), percent(r.profiler_issue_fraction),
         report.format_bytes(f.in_flight), report.format_time(r.time_s), report.format_time(r.profiler_time_s),
-        report.format_time(None if f.read_s is None else f.time_s - f.read_s),
+        report.format_time(f.time_s - f.read_s if f.read_s else None),
         percent(f.read_s / f.time_s if f.read_s else None), f.keeps,
     ]  # fmt: skip
 
@@ -126,17 +123,19 @@ def section(found: Sequence[Figures], title: str, markdown: bool, head: str = ""
     """The table and what its columns mean; empty where nothing was profiled. head: what to say first."""
     if not found:
         return []
-    most = found[0].reach
-    reached = f", which the large read brings to {report.format_percent(most)}" if most else ""
+    most, percent = found[0].reach, report.format_percent
+    reached = f", which the large read brings to {percent(most)}" if most else ""
     first = f"{head}\n\n" if head else ""
     return [
         f"{title}What is left to a plain read of the same bytes\n\n{first}{table(found, markdown)}\n\n"
-        "By the profiler, of one cold launch: DRAM GB/s are its bytes over its time; DRAM is the throughput "
-        f"over its peak{reached}; issue is the share of cycles in which a scheduler had an instruction to "
-        "give. In flight at most is the shared memory of all blocks, which copies fill. Kept from 1.00 by: "
-        f"memory, from {report.format_percent(MEMORY, 0)} of the large read's DRAM rate on; issue slots, "
-        f"from {report.format_percent(ISSUE, 0)} on; else start and end of the launch, where the plain read "
-        f"takes less than {SHORT_S * 1e6:.0f} µs and the kernel at most {ENDS_S * 1e6:.0f} µs, or the read's "
-        "own time, more (a plain read needs neither activations before its first byte counts nor sums after "
-        "its last one); else stages that wait while others are summed, or, without stages, latency."
+        "By the profiler, of one cold launch (of a step of two kernels, both added up): DRAM GB/s are its "
+        "bytes over its time, of ceiling the same over the large read's rate by our clock; DRAM is the "
+        f"throughput over its peak{reached}; issue is the share of cycles in which a scheduler had an "
+        "instruction to give. In flight at most is about the shared memory of all blocks, which copies fill. "
+        "Kept from 1.00 by is a rule of thumb, the first that fits: nothing, where the plain read takes no "
+        f"less; memory, from {percent(MEMORY, 0)} of the large read's DRAM rate on; issue slots, from "
+        f"{percent(ISSUE, 0)} on; start and end of the launch (with what a second kernel takes), where they "
+        f"are {ENDS_S * 1e6:.0f} µs at most, and no more than the read (which needs neither activations before "
+        "its first byte counts nor sums after its last one); else stages that wait while others are summed, "
+        "or, without stages, latency."
     ]

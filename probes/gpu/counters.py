@@ -78,12 +78,15 @@ def parse(text: str) -> list[Counted]:
     """Launches out of ncu's CSV (base units), in launch order. Raises Unavailable where it holds none."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     found: dict[int, _Launch] = {}
-    for row in csv.DictReader(io.StringIO("\n".join(lines))):
-        place, name = row.get("ID") or "", row.get("Metric Name")
-        value = _number(row.get("Metric Value"))
-        if place.isdecimal() and name in METRICS and value is not None:
-            launch = found.setdefault(int(place), _Launch((row.get("Kernel Name") or "").split("(")[0]))
-            launch.metrics[name] = value
+    try:
+        for row in csv.DictReader(io.StringIO("\n".join(lines))):
+            place, name = row.get("ID") or "", row.get("Metric Name")
+            value = _number(row.get("Metric Value"))
+            if place.isdecimal() and name in METRICS and value is not None:
+                launch = found.setdefault(int(place), _Launch((row.get("Kernel Name") or "").split("(")[0]))
+                launch.metrics[name] = value
+    except (csv.Error, ValueError) as error:  # fields and numbers longer than Python reads
+        raise Unavailable(f"the profiler gave no counters: its output cannot be read ({error})") from error
     out = [launch.counted() for _, launch in sorted(found.items()) if launch.metrics.keys() >= set(NEEDED)]
     if not out:
         raise Unavailable(f"the profiler gave no counters: {_fault(text) or 'no launch in its output'}")
@@ -91,12 +94,12 @@ def parse(text: str) -> list[Counted]:
 
 
 def _number(text: str | None) -> float | None:
-    """A metric's value; None for `n/a` and whatever else is no number."""
+    """A metric's value; None for `n/a` and whatever else is no count, time or share."""
     try:
         value = float((text or "").replace(",", ""))
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return value if math.isfinite(value) and 0 <= value < 2**63 else None
 
 
 def _fault(text: str) -> str:
@@ -113,10 +116,8 @@ def window() -> Iterator[None]:
     from cuda.bindings import driver
 
     call(driver.cuProfilerStart)
-    try:
-        yield
-    finally:
-        call(driver.cuProfilerStop)
+    yield
+    call(driver.cuProfilerStop)  # not where the launches failed: their own error is the one to show
 
 
 def profile(command: Sequence[str], kernel_regex: str, timeout_s: float = 600.0) -> list[Counted]:

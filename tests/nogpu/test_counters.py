@@ -64,6 +64,9 @@ def test_launches_come_out_in_order_with_bytes_seconds_and_fractions() -> None:
         (f'{HEAD}\n"cut', "no launch in its output"),
         (f"{lines(0, time='1', bytes='1')}", "no launch in its output"),
         (f"{HEAD}\n{lines(0, time='1', bytes='1').replace(chr(34) + '0', chr(34) + 'x', 1)}", "no launch"),
+        (f"{HEAD}\n{lines(0, time='-1', bytes='1')}", "no launch in its output"),
+        (f"{HEAD}\n{lines(0, time='1', bytes='1e300')}", "no launch in its output"),
+        (f"{HEAD}\n{lines(0, kernel='k' * 140_000, time='1', bytes='1')}", "cannot be read"),
     ],
 )
 def test_a_profiler_that_says_nothing_is_said_so(text: str, said: str) -> None:
@@ -195,6 +198,18 @@ def test_the_child_of_counters_takes_the_run_s_own_flags(tmp_path: Path) -> None
     assert (again.sweep, again.kv, again.case, again.backend, again.counters) == (
         True, [128], ["decode13"], ["cu"], False,
     )  # fmt: skip
+
+
+def test_the_window_shows_the_launches_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that failed inside fails at the window's end too."""
+    called: list[object] = []
+    monkeypatch.setattr(counters, "call", called.append)
+    with counters.window():
+        pass
+    assert len(called) == 2
+    with pytest.raises(Unavailable, match="no room"), counters.window():
+        raise Unavailable("no room")
+    assert len(called) == 3
 
 
 def test_our_own_work_is_given_time_to_leave_the_window() -> None:

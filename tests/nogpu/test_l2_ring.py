@@ -1,4 +1,4 @@
-"""L2's chains of ring kernels without a GPU: geometry, arguments, activations, expected words, the sweep."""
+"""L2's chains of ring kernels without a GPU: geometry, arguments, activations, expected words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from probes import (
     l2_report,
     l2_ring,
     l2_ring_buffers,
-    l2_ring_sweep,
 )
 from probes.bench import Bench
 from probes.core import decode, device, q6k, q8, recorded, ring, tuning
@@ -28,7 +27,7 @@ from probes.core.layouts import layout
 from probes.core.packing import pack
 from probes.core.rows import Row
 from probes.core.tuning import ChainRing, Geometry
-from probes.core.types import BadInput, Resources, Shape, Unavailable, WrongResult
+from probes.core.types import Resources, Shape, Unavailable, WrongResult
 from probes.gpu.kernels import Launch
 from tests.nogpu import l2_fakes
 from tests.nogpu.l2_fakes import FACTS, LAUNCHES, SMALL
@@ -149,45 +148,6 @@ def test_activations_are_rotated_by_units() -> None:
 
 
 # Tuning
-
-
-def test_tuned_rows_are_taken_and_survive_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    head = 'devices = ["h200"]\nwhere = "here"\n[l1]\n'
-    chosen = {"ffn_down": ChainRing(Geometry(2, 2, 5), 4, Geometry(8, 1))}
-    table = tuning.parse(head + tuning.dump_l2("ffn_down24", chosen))
-    assert table.l2 == {"ffn_down24": chosen}
-    before = l2.report_digest("l2", "h200")
-    monkeypatch.setattr(tuning, "tables", lambda: (table,))
-    assert tuning.l2("h200", "ffn_down24", "ffn_down") == chosen["ffn_down"]
-    assert tuning.l2("h200", "decode13_ring", "down") is None and tuning.l2("gb10", "x", "y") is None
-    assert l2_ring.steps(CASES[0], H200)[0].args[-3:] == (2, 5, 4), "stages that are named may fill the SM"
-    assert l2_ring.steps(CASES[0], H200, plain=True)[0].args[-3:] == (8, 1, 4), "the plain graph's own"
-    assert l2.report_digest("l2", "h200") != before, "a report knows the geometry that it was measured with"
-    assert l2.report_digest("l2", "other") == l2.digest()
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('[l2.nothing]\nx = { ring = "1r1b0s-dealt", ahead = 0 }', "no such chain or matrix"),
-        ('[l2.ffn_down24]\ndown = { ring = "1r1b0s-dealt", ahead = 0 }', "no such chain or matrix"),
-        ('[l2.decode13_ring]\ndown = { ring = "1r1b0s-dealt" }', "a row is"),
-        ('[l2.attn_v24]\nattn_v = { ring = "1r1b0s-drawn", ahead = 0 }', "dealt, got 1r1b0s-drawn"),
-        (
-            '[l2.attn_v24]\nattn_v = { ring = "1r1b0s-dealt", ahead = 0, plain = "1r1b0s-drawn" }',
-            "dealt, got 1r1b0s-drawn",
-        ),
-        ('[l2.attn_v24]\nattn_v = { ring = "1r1b0s-dealt", ahead = -1 }', "ahead counts fills, got -1"),
-        ('[l2.attn_v24]\nattn_v = { ring = "1r1b0s-dealt", ahead = true }', "ahead counts fills, got True"),
-        ('[l2.attn_v24]\nattn_v = { ring = "quick", ahead = 0 }', "got 'quick'"),
-    ],
-)  # fmt: skip
-def test_a_bad_tuning_row_names_its_fault(text: str, words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        tuning.parse(f'devices = ["a"]\nwhere = "x"\n[l1]\n{text}', "t.toml")
-
-
-# On the stand-ins
 
 
 def made(bench: Bench, case: l2.Case, stack: ExitStack) -> Any:
@@ -318,46 +278,11 @@ def test_rows_that_do_not_fit_are_skipped_with_the_reason(bench: Bench) -> None:
     assert not l2_report.judge(rows, 0)
 
 
-def test_the_sweep_shows_what_the_tuning_table_should_hold(bench: Bench) -> None:
-    rows = rows_of(bench, "--case", "ffn_down24", "--case", "decode13_ring", "--kv", "9", "--sweep")
-    swept = [r for r in rows if r.case.startswith(l2_ring_sweep.CASE)]
-    for case in ("ffn_down24", "decode13_ring"):
-        mine = [r for r in swept if r.case == f"sweep_ring_{case}"]
-        wanted = {"now", "now_plain", *(v for v, *_ in l2_ring_sweep.points(case))}
-        assert {r.variant for r in mine} - set(l2.READS) == wanted
-        assert all(r.skipped or r.bitwise for r in mine) and {r.backend for r in mine} == {"cu"}
-    best = l2_ring_sweep.best(swept, "ffn_down24")
-    assert best == {"ffn_down": ChainRing(Geometry(2, 2, 5), 2, Geometry(8, 1, 2))}, "tail and plain apart"
-    text = l2_ring_sweep.section(swept, False)
-    toml = text[text.index("[l2.") :]
-    table = tuning.parse(f'devices = ["x"]\nwhere = "y"\n[l1]\n{toml}')
-    assert table.l2["ffn_down24"] == best
-    decode13 = table.l2["decode13_ring"]
-    assert {decode13[m].ring for m in ("qkv", "o", "gate_up")} == {Geometry(8, 4, 2)}
-    told = "\n".join(l2_report.sections(rows, True))
-    assert "The ring chains swept" in told and "compute24 swept" not in told
-
-
-def test_where_now_wins_the_point_of_the_same_launches_is_written() -> None:
-    point = l2_ring_sweep.points("attn_v24")[0]
-
-    def row(variant: str, time_s: float | None, skipped: str = "") -> Row:
-        return Row(
-            probe="l2", case="sweep_ring_attn_v24", variant=variant, backend="cu", source="measured",
-            device="none", time_s=time_s, skipped=skipped,
-        )  # fmt: skip
-
-    rows = [row("now", 1e-4), row("now_plain", 2e-4), row(point[0], None, "the same launches as now")]
-    assert l2_ring_sweep.best(rows, "attn_v24") == {"attn_v": point[2].choice}
-    assert l2_ring_sweep.best(rows[:2], "attn_v24") == {}, "a geometry by rule is no row of a table"
-
-
-# Flags and predictions
-
-
 def test_a_flag_that_makes_no_sense_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main("l2", ["--case", "ffn_down24", "--arm", "eager", "--mode", "predict"]) == 2
     assert "--arm eager does not run on ffn_down24" in capsys.readouterr().err
+    assert cli.main("l2", ["--sweep", "--mode", "predict"]) == 2
+    assert "--sweep measures launches, and this run would predict: it needs a GPU" in capsys.readouterr().err
     assert cli.main("l2", ["--list"]) == 0
     listed = capsys.readouterr().out
     for word in (*l2.RING, *l2.BARS.values(), "pdl_late_tail", "read_chain_pdl", "l2.chain"):

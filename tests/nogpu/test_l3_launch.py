@@ -165,7 +165,7 @@ def test_what_cannot_be_launched_says_why() -> None:
         l3_launch.plan(FORM_C, l3.Case("test", 32, 1 << 18), H200)
     with pytest.raises(Unavailable, match="16r4b0s-drawn: needs"):
         l3_launch.planned(FORM_C, CASE, GateUp(Geometry(16, 4, drawn=True), 1, 0), H200)
-    with pytest.raises(BadInput, match="form_c: the fills left over are drawn, got 4r2b0s-dealt"):
+    with pytest.raises(BadInput, match="form_c: shared fills are drawn, got 4r2b0s-dealt"):
         l3_launch.planned(FORM_C, CASE, GateUp(Geometry(4, 2), 1, 0), H200)
     for rows in (3, 32):
         with pytest.raises(BadInput, match=f"form_c: rows are one of 1, 2, 4, 8, 16, got {rows}r1b"):
@@ -233,7 +233,7 @@ def test_a_partition_s_rows_are_looked_up_row_by_row(monkeypatch: pytest.MonkeyP
         ('pair_ring = { ring = "8r2b0s-drawn", late = 4 }', "a row is"),
         ('form_c = { ring = "fast", own = 1, late = 0 }', "got 'fast'"),
         ('form_c = { ring = "3r1b0s-drawn", own = 1, late = 0 }', "one of 1, 2, 4, 8, 16, got 3r1b0s-drawn"),
-        ('form_c = { ring = "4r1b0s-dealt", own = 1, late = 0 }', "the fills left over are drawn, got 4r1b"),
+        ('form_c = { ring = "4r1b0s-dealt", own = 1, late = 0 }', "shared fills are drawn, got 4r1b"),
         ('form_c = { ring = "4r1b0s-drawn", own = 1, late = -1 }', "late counts fills, got -1"),
         ('form_c = { ring = "4r1b0s-drawn", own = 1, late = true }', "late counts fills, got True"),
         ('form_c = { ring = "4r1b0s-drawn", own = -1, late = 1 }', "own counts groups, got -1"),

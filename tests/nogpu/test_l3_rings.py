@@ -115,7 +115,7 @@ def test_a_ring_whose_blocks_do_not_fit_at_once_is_skipped(bench: HostBench) -> 
     bench.ring = ONE_BLOCK
     (rows,) = l3_measure.measure(bench, flags("--nf", "96"))
     why = {r.variant: r.skipped for r in rows if r.skipped and r.backend == "cu"}
-    assert why == {"form_c": "of its 3 blocks 2 fit at once, and a ring needs them all"}
+    assert why == {"form_c": "of its 3 blocks 2 fit at once, and a ring is planned for all"}
     assert all(r.skipped for r in l3_report.judge(rows, 0) if r.variant == "form_c")
 
 

@@ -22,8 +22,9 @@ from probes.core.rows import Row
         (0.60, 0.30, 21, 15, True, "stages wait for their sums"),
         (0.50, 0.10, 10, 12, False, "nothing"),
         (0.10, 0.10, 6.9, 2, False, "latency"),
-        (0.85, 0.30, 30, 25, True, "stages wait for their sums"),
-        (0.85, 0.30, 21, 20.1, True, "stages wait for their sums"),
+        (0.85, 0.30, 31, 25, True, "stages wait for their sums"),
+        (0.85, 0.30, 21, 20.1, True, "start and end of the launch"),  # as with a read just under 20 us
+        (0.85, 0.30, 21, 19.9, True, "start and end of the launch"),
         (0.40, 0.30, 45, 19, False, "latency"),
         (0.01, 0.02, 3, 0, False, "start and end of the launch"),
         (0.01, 0.02, 9, 0, False, "latency"),
@@ -113,10 +114,10 @@ def test_l2_holds_each_kernel_alone_against_a_read_of_its_bytes() -> None:
     plain, late = (found["decode13_ring@128", f"gate_up_{kind}"] for kind in ("plain", "late"))
     assert plain[3:] == [
         "3063", "66.6 %", "66.0 %", "45.0 %", "16.50 MiB", "26.00 µs", "5.00 µs", "80.8 %",
-        "stages wait for their sums",
+        "start and end of the launch",
     ]  # fmt: skip
     assert late[-2:] == ["52.5 %", "stages wait for their sums"]
     split, add = (found["decode13_ring@128", f"{n}"] for n in ("attention_split_late", "add_plain"))
     assert split[7] == "" and split[-2:] == ["", ""], "no read stands beside it"
-    assert add[-3:] == ["3.00 µs", "", "start and end of the launch"]
+    assert add[-4:] == ["3.00 µs", "", "", "start and end of the launch"], "no weights: beyond no read"
     assert l2_limit.kernels([r for r in rows if not r.variant.startswith("profiled_")], "", True) == []

@@ -190,9 +190,9 @@ def test_lookup_by_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     assert recorded.load_resources()["cu", "l1_dpl_pf", "sm_90"] == Resources(48, 32, 40)
     assert recorded.resources_head().tool["nvcc"] == "13.0.88"
     assert recorded.recorded_resources("numba", "l1_padded_loop", "sm_121").registers == 32
-    with pytest.raises(Unavailable, match=r"l1_dpl_pf on sm_75 \(recorded for: sm_90\); run"):
+    with pytest.raises(Unavailable, match=r"l1_dpl_pf on sm_75: take a device of sm_90, or measure"):
         recorded.recorded_resources("cu", "l1_dpl_pf", "sm_75")
-    with pytest.raises(Unavailable, match=r"recorded for: none"):
+    with pytest.raises(Unavailable, match=r"nor on any other; run `python -m probes resources`"):
         recorded.recorded_resources("cu", "nothing", "sm_90")
 
 

@@ -149,10 +149,10 @@ def recorded_resources(backend: Backend, name: str, arch: str) -> Resources:
     if found := known.get((backend, name, arch)):
         return found
     there = sorted(a for b, n, a in known if (b, n) == (backend, name))
-    raise Unavailable(
-        f"no resources recorded for {backend} kernel {name} on {arch} "
-        f"(recorded for: {', '.join(there) or 'none'}); run `{RESOURCES_COMMAND}`"
-    )
+    what = f"no resources recorded for {backend} kernel {name} on {arch}"
+    if there:  # what the command compiles for: it would not help
+        raise Unavailable(f"{what}: take a device of {' or '.join(there)}, or measure on that GPU")
+    raise Unavailable(f"{what}, nor on any other; run `{RESOURCES_COMMAND}`")
 
 
 def _count(row: Mapping[str, Any], key: str) -> int:

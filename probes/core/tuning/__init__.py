@@ -249,7 +249,7 @@ def gate_up_fault(variant: str, choice: GateUp) -> str:
     if ring.rows not in fit:
         return f"rows are one of {', '.join(map(str, fit))}, got {ring}"
     if variant == "form_c" and not ring.drawn:
-        return f"the fills left over are drawn, got {ring}"
+        return f"shared fills are drawn, got {ring}"
     return ""
 
 

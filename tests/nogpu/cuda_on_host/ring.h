@@ -4,7 +4,8 @@
 // threads wait. A barrier is its pending arrivals, its outstanding bytes and its phase, as PTX defines them. A wait
 // that nothing can end any more (or that takes too long) ends the run with an error instead of hanging.
 //
-// Blocks run one after another, in order or, for seeds above 1, shuffled: a kernel in which one waits for another hangs.
+// Blocks run one after another, in order or, for seeds above 1, shuffled: a kernel in which one waits for another that has
+// not run yet hangs.
 #pragma once
 
 #include "cuda_runtime.h"
