@@ -16,9 +16,14 @@
 #define PROBES_RING_BOUNDS __launch_bounds__(probes::kThreads + 64, probes::kMinBlocks_ring)
 #define PROBES_RING_Q4K_BOUNDS __launch_bounds__(448, probes::kMinBlocks_ring)
 
-// The body of a kernel that needs sm_90: nothing before.
+// The body of a kernel that needs sm_90, or sm_80: nothing before.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 #define PROBES_SM90(...) __VA_ARGS__
 #else
 #define PROBES_SM90(...)
+#endif
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#define PROBES_SM80(...) __VA_ARGS__
+#else
+#define PROBES_SM80(...)
 #endif

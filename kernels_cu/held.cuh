@@ -176,29 +176,31 @@ PROBES_FN float held_term(const Piece<L::group>& p, const Held& h, const Lane& l
 #ifdef __CUDACC__
 // The butterfly of one virtual warp for P rows at once. While there are two rows left to a lane, lanes that
 // differ in this offset exchange halves: each keeps one row's sum and hands the other over. Addition commutes,
-// so a row's bits are those of its own XOR butterfly. Lane k ends with the sum of row k / (32 / P).
-template <int P>
+// so a row's bits are those of its own XOR butterfly. Lane k ends with the sum of row k / (W / P).
+// W = 16: both halves of the warp apart, each as a virtual warp whose other lanes own no unit: these would add 0.
+template <int P, int W = 32>
 __device__ __forceinline__ float butterfly(const float (&acc)[P], uint32_t lane) {
     const uint32_t all = 0xffffffffu;
+    constexpr int first = W / 2, second = W / 4;
     if constexpr (P == 1) {
         float v = acc[0];
 #pragma unroll
-        for (int offset = 16; offset; offset >>= 1) v = add(v, __shfl_xor_sync(all, v, offset));
+        for (int offset = first; offset; offset >>= 1) v = add(v, __shfl_xor_sync(all, v, offset));
         return v;
     } else if constexpr (P == 2) {
-        const bool upper = lane & 16;
-        float v = add(upper ? acc[1] : acc[0], __shfl_xor_sync(all, upper ? acc[0] : acc[1], 16));
+        const bool upper = lane & first;
+        float v = add(upper ? acc[1] : acc[0], __shfl_xor_sync(all, upper ? acc[0] : acc[1], first));
 #pragma unroll
-        for (int offset = 8; offset; offset >>= 1) v = add(v, __shfl_xor_sync(all, v, offset));
+        for (int offset = second; offset; offset >>= 1) v = add(v, __shfl_xor_sync(all, v, offset));
         return v;
     } else {
         static_assert(P == 4, "one, two or four rows at once");
-        const bool upper = lane & 16, third = lane & 8;
-        const float v0 = add(upper ? acc[2] : acc[0], __shfl_xor_sync(all, upper ? acc[0] : acc[2], 16));
-        const float v1 = add(upper ? acc[3] : acc[1], __shfl_xor_sync(all, upper ? acc[1] : acc[3], 16));
-        float v = add(third ? v1 : v0, __shfl_xor_sync(all, third ? v0 : v1, 8));
+        const bool upper = lane & first, third = lane & second;
+        const float v0 = add(upper ? acc[2] : acc[0], __shfl_xor_sync(all, upper ? acc[0] : acc[2], first));
+        const float v1 = add(upper ? acc[3] : acc[1], __shfl_xor_sync(all, upper ? acc[1] : acc[3], first));
+        float v = add(third ? v1 : v0, __shfl_xor_sync(all, third ? v0 : v1, second));
 #pragma unroll
-        for (int offset = 4; offset; offset >>= 1) v = add(v, __shfl_xor_sync(all, v, offset));
+        for (int offset = W / 8; offset; offset >>= 1) v = add(v, __shfl_xor_sync(all, v, offset));
         return v;
     }
 }

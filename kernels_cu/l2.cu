@@ -224,7 +224,7 @@ PROBES_THREE(q6k_ring, PROBES_RING_BOUNDS, PROBES_L2_RING, w, x8, next8, out, nb
 PROBES_THREE(rope_store, PROBES_FREE,
              (const float* qkv, const float* table, float* q, uint16_t* cache, int heads, int kv_heads, int kv, PROBES_END), qkv,
              table, q, cache, heads, kv_heads, kv)
-PROBES_THREE(attention_split, PROBES_FREE,
+PROBES_THREE(attention_split, PROBES_BOUNDS(attention_split),
              (const float* q, const uint8_t* cache, float* parts, int kv_heads, int kv, int splits, float scale, PROBES_END), q,
              cache, parts, kv_heads, kv, splits, scale)
 PROBES_TWO(attention_combine, PROBES_FREE, (const float* parts, float* out, int splits, PROBES_END), parts, out, splits)

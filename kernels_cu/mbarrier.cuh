@@ -1,4 +1,5 @@
-// mbarriers, bulk copies between them and memory, and a block's dynamic shared memory (sm_90 and up): inline PTX.
+// mbarriers, copies from memory that they count in, and a block's dynamic shared memory: inline PTX. sm_80 and up; bulk
+// copies and prefetches sm_90.
 #pragma once
 
 #include "common.cuh"
@@ -31,8 +32,10 @@ __device__ __forceinline__ void barrier_init(Barrier* b, int arrivals) {
 
 // After its own barrier_init, each initialising thread; then the block's barrier.
 __device__ __forceinline__ void barriers_ready() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900  // before, nothing but the block's own threads arrives
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
 }
 
 __device__ __forceinline__ void barrier_arrive(Barrier* b) {
@@ -44,12 +47,18 @@ __device__ __forceinline__ void barrier_expect(Barrier* b, uint32_t bytes) {
                  : "memory");
 }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define PROBES_TRY_WAIT "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+#else
+#define PROBES_TRY_WAIT "mbarrier.test_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+#endif
+
 __device__ __forceinline__ void barrier_wait(Barrier* b, uint32_t parity) {
     asm volatile(
         "{\n"
         ".reg .pred done;\n"
         "AGAIN:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        PROBES_TRY_WAIT
         "@!done bra AGAIN;\n"
         "}" ::"r"(shared_address(b)),
         "r"(parity)
@@ -62,6 +71,16 @@ __device__ __forceinline__ void bulk_copy(uint8_t* to, const uint8_t* from, uint
                      shared_address(to)),
                  "l"(from), "r"(bytes), "r"(shared_address(b))
                  : "memory");
+}
+
+// 16 bytes, by one thread, past L1. All three are multiples of 16.
+__device__ __forceinline__ void copy_16(uint8_t* to, const uint8_t* from) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+
+// The thread's arrival, once all that it copied by copy_16 before has landed.
+__device__ __forceinline__ void barrier_arrive_copied(Barrier* b) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(b)) : "memory");
 }
 
 // Ask for bytes (a multiple of 16, from a multiple of 16) to be brought into L2.

@@ -3,7 +3,10 @@
 // Per unit this leaves three loads of weights and about 65 other instructions. What is rearranged is exact:
 //
 //   * dots: the accumulator starts at the bits of 1.5 * 2^23, so that the sum, read as a float, is 12582912 + dot, and
-//     one subtraction (exact below 2^22) replaces a conversion. Scales and minima become floats the same way.
+//     one subtraction (exact below 2^22) replaces a conversion.
+//   * scales and minima: one word holds the unit's four. A byte v of it, put behind the bits of 2^23, is the float
+//     2^23 + v, and fma(2^23 + v, d, -2^23 * d) is v * d: 17 bits, so exact, as the reference's product is. (It is +0 where
+//     that is -0; no sum tells, see probes/core/order.py.)
 //   * high nibbles stay where they are: their dot comes times 16 and so does the held sum of the activations, and the
 //     held scale is d8 / 16. Powers of two change no rounding (nothing here is subnormal: d8 is 2^-24 at least).
 //
@@ -12,6 +15,10 @@
 
 #include "held.cuh"
 #include "q4k.cuh"
+
+#ifndef __CUDA_ARCH__
+#include <cmath>
+#endif
 
 namespace probes {
 
@@ -34,29 +41,48 @@ PROBES_FN HeldQ4k hold_q4k(const Q4kActivations& a, bool owned) {
     return h;
 }
 
-// What depends on the unit's place in its super-block: how to find its two scales and minima.
+// What depends on the unit's place in its super-block: how to find its two scales and two minima.
 struct Q4kLane {
-    uint32_t shift, own, upper, nibbles;
+    uint32_t bytes, own, upper, nibbles;
 };
 
 PROBES_FN Q4kLane q4k_lane(int unit) {
     const bool first = (unit & 2) == 0;
-    return {16u * (unit & 1), first ? 0x3f3fu : 0u, first ? 0u : 0x3030u, first ? 0u : 0x0f0fu};
+    return {unit & 1 ? 0x7632u : 0x5410u, first ? 0x3f3f3f3fu : 0u, first ? 0u : 0x30303030u, first ? 0u : 0x0f0f0f0fu};
 }
 
-// The unit's two six-bit values, a byte each; see q4k_sixbit.
-PROBES_FN uint32_t q4k_pair(uint32_t own, uint32_t nibbles, const Q4kLane& lane) {
-    own >>= lane.shift;
-    return (own & lane.own) | ((own >> 2) & lane.upper) | ((nibbles >> lane.shift) & lane.nibbles);
-}
-
-// Byte `index` of a word as a float: the byte behind the bits of 2^23, less 2^23.
-PROBES_FN float small_byte(uint32_t word, int index) {
+// Four bytes of two words, by prmt's selector.
+PROBES_FN uint32_t permuted(uint32_t a, uint32_t b, uint32_t selector) {
 #ifdef __CUDA_ARCH__
-    return sub(float_of_bits(__byte_perm(word, 0x4b000000u, 0x7440u | index)), 8388608.0f);
+    return __byte_perm(a, b, selector);
 #else
-    return sub(float_of_bits((word >> (8 * index) & 255u) | 0x4b000000u), 8388608.0f);
+    uint32_t out = 0;
+    for (int k = 0; k < 4; ++k) {
+        const uint32_t from = selector >> (4 * k) & 7u;
+        out |= ((from < 4 ? a : b) >> (8 * (from & 3u)) & 255u) << (8 * k);
+    }
+    return out;
 #endif
+}
+
+PROBES_FN float fused(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
+    return __fmaf_rn(a, b, c);
+#else
+    return std::fma(a, b, c);
+#endif
+}
+
+// The unit's two scales, then its two minima, a byte each: six bits, see q4k_sixbit. head: words 1 to 3 of the block's.
+PROBES_FN uint32_t q4k_sixbits(const Words4& head, const Q4kLane& lane) {
+    const uint32_t own = permuted(head.w[1], head.w[2], lane.bytes);
+    const uint32_t nibbles = permuted(head.w[3], head.w[3] >> 4, lane.bytes);
+    return (own & lane.own) | ((own >> 2) & lane.upper) | (nibbles & lane.nibbles);
+}
+
+// Byte `index` of a word times d; shifted: -2^23 * d.
+PROBES_FN float byte_times(uint32_t word, int index, float d, float shifted) {
+    return fused(float_of_bits(permuted(word, 0x4b000000u, 0x7440u | index)), d, shifted);
 }
 
 struct Q4kPiece {
@@ -72,12 +98,13 @@ PROBES_FN float held_q4k_term(const Q4kPiece& p, const HeldQ4k& h, const Q4kLane
         dot[1] = dp4a_unsigned(q & 0xf0f0f0f0u, h.x[8 + j], dot[1]);
     }
     const float d = float_of_half(p.head.w[0] & 0xffffu), dmin = float_of_half(p.head.w[0] >> 16);
-    const uint32_t s = q4k_pair(p.head.w[1], p.head.w[3], lane), m = q4k_pair(p.head.w[2], p.head.w[3] >> 4, lane);
+    const float d23 = mul(d, -8388608.0f), dmin23 = mul(dmin, -8388608.0f);
+    const uint32_t six = q4k_sixbits(p.head, lane);
     float part[2];
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
         const float value = sub(float_of_bits(static_cast<uint32_t>(dot[k])), kMagic);
-        part[k] = sub(mul(mul(small_byte(s, k), d), value), mul(mul(small_byte(m, k), dmin), h.sum[k]));
+        part[k] = sub(mul(byte_times(six, k, d, d23), value), mul(byte_times(six, 2 + k, dmin, dmin23), h.sum[k]));
     }
     return add(mul(h.d8[0], part[0]), mul(h.d8[1], part[1]));
 }
@@ -101,7 +128,7 @@ struct Q4kRows {
 
         __device__ __forceinline__ Steps(const uint8_t* x8, int thread, int nbe) {
             lane = q4k_lane(thread);
-            pin(lane.shift), pin(lane.own), pin(lane.upper), pin(lane.nibbles);
+            pin(lane.bytes), pin(lane.own), pin(lane.upper), pin(lane.nibbles);
 #pragma unroll
             for (int k = 0; k < K; ++k) {
                 const int mine = thread + k * kThreads, unit = mine < nbe * 4 ? mine : thread & 3;

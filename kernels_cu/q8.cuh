@@ -41,20 +41,35 @@ PROBES_FN int32_t q8_value(float x, float inverse) {
 }
 
 #ifdef __CUDACC__
+// A warp's largest word, and the sum of its words: one instruction each from sm_80 on.
+__device__ __forceinline__ uint32_t warp_largest(uint32_t word) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(0xffffffffu, word);
+#else
+#pragma unroll
+    for (int offset = 16; offset; offset >>= 1) {
+        const uint32_t other = __shfl_xor_sync(0xffffffffu, word, offset);
+        word = other > word ? other : word;
+    }
+    return word;
+#endif
+}
+
+__device__ __forceinline__ int32_t warp_sum(int32_t word) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    return __reduce_add_sync(0xffffffffu, word);
+#else
+#pragma unroll
+    for (int offset = 16; offset; offset >>= 1) word += __shfl_xor_sync(0xffffffffu, word, offset);
+    return word;
+#endif
+}
+
 // One warp, one block: lane k holds value k. Ten words, whole 4-byte stores.
 __device__ __forceinline__ void q8_store(float x, uint32_t* block) {
     const uint32_t all = 0xffffffffu, lane = threadIdx.x & 31;
-    uint32_t top = bits_of_float(x) & 0x7fffffffu;
-#pragma unroll
-    for (int offset = 16; offset; offset >>= 1) {
-        const uint32_t other = __shfl_xor_sync(all, top, offset);
-        top = other > top ? other : top;
-    }
-    const float d = q8_scale(top);
-    const int32_t q = q8_value(x, q8_inverse(d));
-    int32_t sum = q;
-#pragma unroll
-    for (int offset = 16; offset; offset >>= 1) sum += __shfl_xor_sync(all, sum, offset);
+    const float d = q8_scale(warp_largest(bits_of_float(x) & 0x7fffffffu));
+    const int32_t q = q8_value(x, q8_inverse(d)), sum = warp_sum(q);
     uint32_t word = static_cast<uint32_t>(q) & 255u;  // bytes of lanes 4j..4j+3 meet in lane 4j
     word |= __shfl_down_sync(all, word, 1) << 8;
     word |= __shfl_down_sync(all, word, 2) << 16;

@@ -1,11 +1,14 @@
-// A ring of stages in shared memory that bulk copies fill and a block's warps empty (sm_90 and up).
+// A ring of stages in shared memory that copies fill and a block's warps empty: bulk copies (sm_90 and up), or those of
+// 16 bytes by the feeder's lanes (`CopiedRows`; sm_80 and up).
 //
 // The block: one warp per virtual warp that owns a unit (the consumers; or several such sets, which take passes of rows
-// by turns), and after them one more (the feeder).
-// A fill is up to `rows` consecutive rows, one bulk copy. Fill i lives in stage i % stages, and it is the stage's
+// by turns, on from one fill to the next, so that a fill may have fewer passes than there are sets), and after them one
+// more (the feeder).
+// A fill is up to `rows` consecutive rows. Fill i lives in stage i % stages, and it is the stage's
 // phase (i / stages) & 1 of two mbarriers:
 //
-//   full   the feeder's lanes arrive, one of them announcing the bytes; the copies' last byte completes the phase
+//   full   the feeder's lanes arrive, one of them announcing a bulk copy's bytes, whose last completes the phase; or each
+//          once the bytes that it copied itself are there
 //   empty  the consumers' lanes arrive, after their last read
 //
 // Each lane arrives for itself. One of a warp's would do, after a __syncwarp, and is no faster (measured); but then
@@ -73,10 +76,13 @@ struct Ring {
     __device__ __forceinline__ void await_barriers() const { block_join(); }
 };
 
-// P rows of a stage, then their warp sums: row r's to sums[8 * r].
-template <class F, int K, int P>
+// Rows of a stage by one warp, then their warp sums, row r's to sums[8 * r]: P at once. Where 16 lanes at most own a unit
+// (Half), lanes 16 to 31 stand for them again, `P` rows further on (or, for the only row of a fill, for the same one).
+template <class F, int K, int P, bool Half>
 __device__ __forceinline__ void ring_pass(const uint8_t* row, int stride, const typename F::template Steps<K>& steps,
-                                          uint32_t lane, float* sums) {
+                                          uint32_t lane, float* sums, bool alone = false) {
+    constexpr int W = Half ? 16 : 32;
+    if (Half && !alone && lane >= W) row += P * stride;
     float acc[P];
 #pragma unroll
     for (int p = 0; p < P; ++p) {
@@ -84,64 +90,81 @@ __device__ __forceinline__ void ring_pass(const uint8_t* row, int stride, const 
 #pragma unroll
         for (int k = 1; k < K; ++k) acc[p] = add(acc[p], steps.term(row + p * stride, k));
     }
-    const float total = butterfly<P>(acc, lane);
-    if (lane % (32 / P) == 0) sums[lane / (32 / P) * kVirtualWarps] = total;
+    const float total = butterfly<P, W>(acc, lane);
+    if (lane % (W / P) == 0 && !(alone && lane)) sums[lane / (W / P) * kVirtualWarps] = total;
 }
 
-// One consumer warp: which virtual warp it adds up, and of which rows: every sets-th pass from the set-th on.
+// One consumer warp: which virtual warp it adds up, and of which rows: every sets-th pass.
 struct Consumer {
     uint32_t lane, warp;
-    int set, sets;
+    int turn, sets;  // turn: the first pass of a fill that is this warp's set's
 
     __device__ __forceinline__ Consumer(const Ring& ring, int others) {
         const int me = threadIdx.x >> 5;
-        lane = threadIdx.x & 31, set = me / ring.warps, warp = me - set * ring.warps;
+        lane = threadIdx.x & 31, turn = me / ring.warps, warp = me - turn * ring.warps;
         sets = (ring_warps() - others) / ring.warps;
         pin(warp), pin(lane);
     }
 
     __device__ __forceinline__ int thread() const { return warp * 32 + lane; }  // the virtual one
+
+    // How far the turns go on with each fill of `passes` passes, and that step.
+    __device__ __forceinline__ int step(int passes) const { return passes % sets; }
+
+    __device__ __forceinline__ void go_on(int step) {
+        turn -= step;
+        if (turn < 0) turn += sets;
+    }
 };
 
-// A consumer warp whose threads own up to K units, all of them held in registers; P rows at once where there are.
-template <class F, int K, int P>
-__device__ __forceinline__ void ring_consume(const Ring& ring, const uint8_t* x8, int nbe, const Consumer& me) {
-    const typename F::template Steps<K> steps(x8, me.thread(), nbe);
-    const int skip = P * ring.stride, turn = P * me.sets;
+// A consumer warp whose threads own up to K units, all of them held in registers; P rows at once where there are, or twice
+// as many where half of its lanes own none.
+template <class F, int K, int P, bool Half>
+__device__ __forceinline__ void ring_consume(const Ring& ring, const uint8_t* x8, int nbe, Consumer me) {
+    constexpr int pass = Half ? 2 * P : P;
+    const typename F::template Steps<K> steps(x8, Half ? me.thread() & ~16 : me.thread(), nbe);
+    const int skip = pass * ring.stride, turn = pass * me.sets, step = me.step((ring.rows + pass - 1) / pass);
     uint32_t parity = 0;
     for (int s = 0;;) {
         barrier_wait(ring.full + s, parity);
         int left = ring.count[ring.slot(s, parity)];
         if (left == 0) return;
-        left -= P * me.set;
-        const uint8_t* row = ring.data + s * ring.rows * ring.stride + me.set * skip;
-        float* sums = ring.sums + (s * ring.rows + me.set * P) * kVirtualWarps + me.warp;
-        for (; left >= P; left -= turn, row += me.sets * skip, sums += turn * kVirtualWarps)
-            ring_pass<F, K, P>(row, ring.stride, steps, me.lane, sums);
-        if constexpr (P == 4) {
-            if (left >= 2) {
-                ring_pass<F, K, 2>(row, ring.stride, steps, me.lane, sums);
-                left -= 2, row += 2 * ring.stride, sums += 2 * kVirtualWarps;
+        left -= pass * me.turn;
+        const uint8_t* row = ring.data + s * ring.rows * ring.stride + me.turn * skip;
+        float* sums = ring.sums + (s * ring.rows + me.turn * pass) * kVirtualWarps + me.warp;
+        for (; left >= pass; left -= turn, row += me.sets * skip, sums += turn * kVirtualWarps)
+            ring_pass<F, K, P, Half>(row, ring.stride, steps, me.lane, sums);
+        if constexpr (Half) {
+            for (; left > 0; left -= 2, row += 2 * ring.stride, sums += 2 * kVirtualWarps)
+                ring_pass<F, K, 1, true>(row, ring.stride, steps, me.lane, sums, left == 1);
+        } else {
+            if constexpr (P == 4) {
+                if (left >= 2) {
+                    ring_pass<F, K, 2, false>(row, ring.stride, steps, me.lane, sums);
+                    left -= 2, row += 2 * ring.stride, sums += 2 * kVirtualWarps;
+                }
             }
-        }
-        if constexpr (P > 1) {
-            if (left > 0) ring_pass<F, K, 1>(row, ring.stride, steps, me.lane, sums);
+            if constexpr (P > 1) {
+                if (left > 0) ring_pass<F, K, 1, false>(row, ring.stride, steps, me.lane, sums);
+            }
         }
         __syncwarp();
         barrier_arrive(ring.empty + s);
+        me.go_on(step);
         if (++s == ring.stages) s = 0, parity ^= 1;
     }
 }
 
 // A consumer warp whose threads own more units than registers hold: activations come from memory each time.
 template <class F>
-__device__ __forceinline__ void ring_consume_any(const Ring& ring, const uint8_t* x8, int nbe, const Consumer& me) {
+__device__ __forceinline__ void ring_consume_any(const Ring& ring, const uint8_t* x8, int nbe, Consumer me) {
+    const int step = me.step(ring.rows);
     uint32_t parity = 0;
     for (int s = 0;;) {
         barrier_wait(ring.full + s, parity);
         const int rows = ring.count[ring.slot(s, parity)];
         if (rows == 0) return;
-        for (int r = me.set; r < rows; r += me.sets) {
+        for (int r = me.turn; r < rows; r += me.sets) {
             const uint8_t* row = ring.data + (s * ring.rows + r) * ring.stride;
             float acc[1] = {0.0f};
             for (int u = me.thread(); u < nbe * F::kUnits; u += kThreads) acc[0] = add(acc[0], F::term(row, x8, u, nbe));
@@ -150,6 +173,7 @@ __device__ __forceinline__ void ring_consume_any(const Ring& ring, const uint8_t
         }
         __syncwarp();
         barrier_arrive(ring.empty + s);
+        me.go_on(step);
         if (++s == ring.stages) s = 0, parity ^= 1;
     }
 }
@@ -177,6 +201,13 @@ struct Rows {
                   ring.full + s);
     }
 
+    // The whole feeder, after lane 0's fill of stage s: the arrivals of the others. False: that fill ends the work (a job
+    // that need not know says true).
+    __device__ __forceinline__ bool join(const Ring& ring, int s, int, int lane) const {
+        if (lane) barrier_arrive(ring.full + s);
+        return true;
+    }
+
     // Lane 0 of the feeder: the ticket's rows are to come into L2.
     __device__ __forceinline__ void prefetch(const Ring& ring, uint32_t ticket) const {
         const uint32_t first = ticket * ring.rows;
@@ -187,6 +218,29 @@ struct Rows {
     // The whole feeder: row first + lane of the stage sums to `total`, for lane < rows.
     __device__ __forceinline__ void finish(int first, int rows, int lane, float total) const {
         if (lane < rows) out[first + lane] = total;
+    }
+};
+
+// The same by copies of 16 bytes, the lanes of the feeder by turns.
+struct CopiedRows : Rows {
+    __device__ __forceinline__ void fill(const Ring& ring, int, int slot, uint32_t ticket) const {
+        const uint32_t first = ticket * ring.rows;
+        ring.first[slot] = static_cast<int>(first), ring.count[slot] = rows_of(ring, first);
+    }
+
+    __device__ __forceinline__ bool join(const Ring& ring, int s, int slot, int lane) const {
+        __syncwarp();
+        const uint32_t bytes = static_cast<uint32_t>(ring.count[slot]) * ring.stride;
+        if (bytes == 0) {
+            if (lane) barrier_arrive(ring.full + s);
+            return false;
+        }
+        uint8_t* to = ring.data + s * ring.rows * ring.stride;
+        const uint8_t* from = w + static_cast<size_t>(ring.first[slot]) * ring.stride;
+#pragma unroll 8
+        for (uint32_t at = 16 * lane; at < bytes; at += 16 * 32) copy_16(to + at, from + at);
+        barrier_arrive_copied(ring.full + s);
+        return true;
     }
 };
 
@@ -268,7 +322,8 @@ __device__ __forceinline__ void ring_feed(const Ring& ring, const Job& job, uint
         if (tickets.all_asked()) told = true, hooks.all_asked();
     }
     __syncwarp();
-    for (int s = 0; s < ring.stages && lane; ++s) barrier_arrive(ring.full + s);
+    bool more = true;
+    for (int s = 0; s < ring.stages && more; ++s) more = job.join(ring, s, s, lane);
     uint32_t parity = 0;
     for (int s = 0;;) {
         const int rows = ring.count[ring.slot(s, parity)], first = ring.first[ring.slot(s, parity)];
@@ -280,7 +335,7 @@ __device__ __forceinline__ void ring_feed(const Ring& ring, const Job& job, uint
             tickets.refill(ring, s, parity ^ 1);
             if (!told && tickets.all_asked()) told = true, hooks.all_asked();
         }
-        if (lane) barrier_arrive(ring.full + s);
+        if (more) more = job.join(ring, s, ring.slot(s, parity ^ 1), lane);
         job.finish(first, rows, lane, total);
         if (++s == ring.stages) s = 0, parity ^= 1;
         __syncwarp();
@@ -291,11 +346,13 @@ __device__ __forceinline__ void ring_feed(const Ring& ring, const Job& job, uint
 template <class F>
 __device__ __forceinline__ void ring_sum(const Ring& ring, const uint8_t* x8, int nbe, int others) {
     const Consumer me(ring, others);
-    const int steps = (nbe * F::kUnits - static_cast<int>(me.warp) * 32 + kThreads - 1) / kThreads;  // of its first lane
-    if (steps == 1) return ring_consume<F, 1, 4>(ring, x8, nbe, me);
+    const int owned = nbe * F::kUnits - static_cast<int>(me.warp) * 32;  // by its first lane and all after that
+    if (owned <= 16) return ring_consume<F, 1, 4, true>(ring, x8, nbe, me);
+    const int steps = (owned + kThreads - 1) / kThreads;
+    if (steps == 1) return ring_consume<F, 1, 4, false>(ring, x8, nbe, me);
     if constexpr (F::kMostHeld == 3) {
-        if (steps == 2) return ring_consume<F, 2, 2>(ring, x8, nbe, me);
-        if (steps == 3) return ring_consume<F, 3, 1>(ring, x8, nbe, me);
+        if (steps == 2) return ring_consume<F, 2, 2, false>(ring, x8, nbe, me);
+        if (steps == 3) return ring_consume<F, 3, 1, false>(ring, x8, nbe, me);
     }
     ring_consume_any<F>(ring, x8, nbe, me);
 }

@@ -125,6 +125,7 @@ struct GatedFills {
 __device__ __forceinline__ void ring_feed_gated(const Ring& ring, const GatedRows& job) {
     const bool first_lane = (threadIdx.x & 31) == 0;
     GatedFills fills(job, first_lane);
+    ring.make_barriers(2, 1 + 32);  // while the first draw is under way
     if (first_lane)
         for (int s = 0; s < ring.stages && fills.open; ++s) fills.fill(ring, s, 0);
     __syncwarp();
@@ -170,10 +171,7 @@ __device__ __forceinline__ void ring_finish_gated(const Ring& ring, const GatedR
 template <class F>
 __device__ __forceinline__ void ring_gated_form(const Ring& ring, const uint8_t* x8, int nbe, const GatedRows& job) {
     const int role = ring_warps() - 1 - static_cast<int>(threadIdx.x >> 5);
-    if (role == 1) {
-        ring.make_barriers(2, 1 + 32);
-        return ring_feed_gated(ring, job);
-    }
+    if (role == 1) return ring_feed_gated(ring, job);
     ring.await_barriers();  // one place for both roles: synccheck takes two for a divergent block
     if (role == 0) return ring_finish_gated(ring, job);
     ring_sum<F>(ring, x8, nbe, 2);

@@ -6,9 +6,9 @@ q4k.py       one q4_K chunk               swiglu.py   the fixed exp sequence and
 q8.py        quantising to pad40          l3.py       the L3 kernels
 l2.py        the L2 kernels               pdl.py      its waits, triggers, prefetches, stamps
 held.py, q4k_held.py      units for many rows with the same activations
-ring.py, ring_rows.py, ring_block.py, ring_feed.py, ring_gated.py   rows through shared memory by bulk copies
-l1_ring.py, l1_async.py, l2_ring.py, l3_ring.py   the kernels that are made of these
+ring.py, ring_rows.py, ring_block.py, ring_feed.py, ring_gated.py   rows through shared memory
+l1_ring.py, l2_ring.py, l3_ring.py   the kernels that are made of these
 decode.py, attention.py   a decode layer's small kernels
 l1.py        the L1 kernels               harness.py  read ceiling, clock, empty launch
-compile.py   kernel -> PTX -> cubin (needs no GPU), cached in out/build/<hash>/
+compile.py   kernel -> PTX -> cubin (needs no GPU), cached in out/build/<hash>/; target.py: for which GPU
 """

@@ -20,6 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from kernels_numba import target
 from probes.core import bounds
 from probes.core.cache import cached, ptxas_resources
 from probes.core.layouts import LAYOUTS, Layout
@@ -55,12 +56,14 @@ def _target(capability: tuple[int, int]) -> Iterator[None]:
     class Target:
         compute_capability = capability
 
-    original = dispatcher.get_current_device
+    original, before = dispatcher.get_current_device, target.capability
     dispatcher.get_current_device = lambda: Target
+    target.capability = capability
     try:
         yield
     finally:
         dispatcher.get_current_device = original
+        target.capability = before
 
 
 def _capability(arch: str) -> tuple[int, int]:

@@ -18,7 +18,7 @@ if not hasattr(np, "row_stack"):  # numba-cuda 0.30 still names it; numpy 2.5 dr
     np.row_stack = np.vstack
 
 from llvmlite import ir
-from numba import float32, int32, int64, njit, types, uint32
+from numba import float32, float64, int32, int64, njit, types, uint32
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _F32 = ir.FloatType()
@@ -133,6 +133,7 @@ def gpu_ops() -> SimpleNamespace:
         mul=libdevice.fmul_rn,
         add=libdevice.fadd_rn,
         sub=libdevice.fsub_rn,
+        fused=libdevice.fmaf_rn,
         divide=libdevice.fdiv_rn,
         square_root=libdevice.fsqrt_rn,
         dp4a=_asm(
@@ -182,6 +183,10 @@ def cpu_ops() -> SimpleNamespace:
     @njit
     def sub(a, b):  # as above
         return float32(float32(a) - float32(b))
+
+    @njit
+    def fused(a, b, c):  # a * b + c rounded once, where the sum of their bits fits into a float64's
+        return float32(float64(float32(a)) * float64(float32(b)) + float64(float32(c)))
 
     @njit(error_model="numpy")
     def divide(a, b):  # as above
@@ -243,6 +248,6 @@ def cpu_ops() -> SimpleNamespace:
         return int32(np.rint(float32(x)))
 
     return SimpleNamespace(
-        jit=njit, mul=mul, add=add, sub=sub, divide=divide, square_root=square_root, dp4a=dp4a,
+        jit=njit, mul=mul, add=add, sub=sub, fused=fused, divide=divide, square_root=square_root, dp4a=dp4a,
         float_of_half=float_of_half, half_of_float=half_of_float, round_to_int=round_to_int, **memory,
     )  # fmt: skip

@@ -6,7 +6,8 @@ tuples travel:
 
     held    16 words of int8, then of both sub-blocks: d8 (0 where no unit is owned), the sum of the int8
     place   byte offsets of the super-block's head and of the unit's nibbles from the row's start
-    group   how its place in the super-block finds its scales and minima: shift, masks of own, upper, nibbles
+    group   how its place in the super-block finds its scales and minima: a byte selector, then masks of own,
+            upper, nibbles
     piece   weights: four words of head, eight of nibbles
 """
 
@@ -28,30 +29,34 @@ EXPONENT, TWO_23 = 0x4B000000, 8388608.0
 
 @functools.cache
 def gpu_extras() -> SimpleNamespace:
-    """first_bits(word), second_bits(word): a word's first or second byte behind the bits of 2^23.
+    """permuted(a, b, selector): four bytes of two words, as prmt has it.
 
-    upper_half(word): its second f16, without the shift that the others' way takes.
+    bits[k](word): its byte k behind the bits of 2^23. upper_half(word): its second f16, without the shift
+    that the others' way takes.
     """
     from numba.cuda.extending import intrinsic
 
     word, single = ir.IntType(32), ir.FloatType()
 
-    def permute(selector: int) -> Any:
+    def permute(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = ir.FunctionType(word, [word] * 3)
+        return builder.call(ir.InlineAsm(kind, "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r"), args)
+
+    def byte(k: int) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             kind = ir.FunctionType(word, [word, word])
-            asm = ir.InlineAsm(kind, f"prmt.b32 $0, $1, $2, {selector};", "=r,r,r")
+            asm = ir.InlineAsm(kind, f"prmt.b32 $0, $1, $2, {0x7440 | k};", "=r,r,r")
             return builder.call(asm, [args[0], ir.Constant(word, EXPONENT)])
 
-        return codegen
+        return intrinsic(lambda typingctx, w: (types.uint32(types.uint32), codegen))
 
     def upper(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         text = "{ .reg .b16 z, h; mov.b32 {z, h}, $1; cvt.f32.f16 $0, h; }"
         return builder.call(ir.InlineAsm(ir.FunctionType(single, [word]), text, "=f,r"), args)
 
-    bits, first, second = types.uint32(types.uint32), permute(0x7440), permute(0x7441)
     return SimpleNamespace(
-        first_bits=intrinsic(lambda typingctx, w: (bits, first)),
-        second_bits=intrinsic(lambda typingctx, w: (bits, second)),
+        permuted=intrinsic(lambda typingctx, a, b, c: (types.uint32(*[types.uint32] * 3), permute)),
+        bits=tuple(byte(k) for k in range(4)),
         upper_half=intrinsic(lambda typingctx, w: (types.float32(types.uint32), upper)),
     )
 
@@ -61,12 +66,21 @@ def cpu_extras() -> SimpleNamespace:
     """The same for njit."""
 
     @njit
-    def first_bits(w):  # uint32 -> uint32
-        return uint32((uint32(w) & uint32(255)) | uint32(EXPONENT))
+    def permuted(a, b, selector):  # three uint32 -> uint32
+        out = uint32(0)
+        for k in range(4):
+            which = uint32((uint32(selector) >> uint32(4 * k)) & uint32(7))
+            source = uint32(a) if which < uint32(4) else uint32(b)
+            byte = uint32((source >> uint32(uint32(8) * (which & uint32(3)))) & uint32(255))
+            out = uint32(out | uint32(byte << uint32(8 * k)))
+        return out
 
-    @njit
-    def second_bits(w):  # as above
-        return first_bits(uint32(uint32(w) >> uint32(8)))
+    def byte(k: int) -> Any:
+        @njit
+        def bits(w):  # uint32 -> uint32
+            return uint32(((uint32(w) >> uint32(8 * k)) & uint32(255)) | uint32(EXPONENT))
+
+        return bits
 
     float_of_half = _ops.cpu_ops().float_of_half
 
@@ -74,7 +88,7 @@ def cpu_extras() -> SimpleNamespace:
     def upper_half(w):  # uint32 -> float32
         return float_of_half(uint32(uint32(w) >> uint32(16)))
 
-    return SimpleNamespace(first_bits=first_bits, second_bits=second_bits, upper_half=upper_half)
+    return SimpleNamespace(permuted=permuted, bits=tuple(byte(k) for k in range(4)), upper_half=upper_half)
 
 
 def functions(ops: SimpleNamespace) -> SimpleNamespace:
@@ -82,9 +96,10 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
     on_gpu = ops is _ops.gpu_ops()
     dp4a = (held.gpu_extras() if on_gpu else held.cpu_extras()).dp4a_unsigned
     extras = gpu_extras() if on_gpu else cpu_extras()
-    first_bits, second_bits, upper_half = extras.first_bits, extras.second_bits, extras.upper_half
-    jit, mul, add, sub = ops.jit, ops.mul, ops.add, ops.sub
-    float_of_half, float_of_bits, shift_right = ops.float_of_half, ops.float_of_bits, ops.shift_right
+    permuted, upper_half = extras.permuted, extras.upper_half
+    scale0, scale1, minimum0, minimum1 = extras.bits
+    jit, mul, add, sub, fused = ops.jit, ops.mul, ops.add, ops.sub, ops.fused
+    float_of_half, float_of_bits = ops.float_of_half, ops.float_of_bits
     magic, magic_bits = held.MAGIC, held.MAGIC_BITS
 
     @jit
@@ -106,21 +121,18 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
         return head, uint32(head + uint32(16) + uint32(32) * (uint32(unit) & uint32(3)))
 
     @jit
-    def group_of(unit):  # -> (shift, own, upper, nibbles)
+    def group_of(unit):  # -> (bytes, own, upper, nibbles)
         z, first = uint32(0), (uint32(unit) & uint32(2)) == uint32(0)
-        own = uint32(0x3F3F) if first else z
-        upper = z if first else uint32(0x3030)
-        nibbles = z if first else uint32(0x0F0F)
-        return uint32(uint32(16) * (uint32(unit) & uint32(1))), own, upper, nibbles
+        own = uint32(0x3F3F3F3F) if first else z
+        upper = z if first else uint32(0x30303030)
+        nibbles = z if first else uint32(0x0F0F0F0F)
+        return uint32(0x7632) if uint32(unit) & uint32(1) else uint32(0x5410), own, upper, nibbles
 
     @jit
-    def pair(own, nibbles, group):  # the unit's two six-bit values, a byte each
-        own, nibbles = shift_right(own, group[0]), shift_right(nibbles, group[0])
-        return uint32((own & group[1]) | ((own >> uint32(2)) & group[2]) | (nibbles & group[3]))
-
-    @jit
-    def small(bits):  # a byte behind the bits of 2^23 -> float32
-        return sub(float_of_bits(bits), float32(TWO_23))
+    def sixbits(p, group):  # the unit's two scales, then its two minima, a byte each
+        own = permuted(p[1], p[2], group[0])
+        nibbles = permuted(p[3], uint32(p[3] >> uint32(4)), group[0])
+        return uint32((own & group[1]) | (uint32(own >> uint32(2)) & group[2]) | (nibbles & group[3]))
 
     @jit
     def low(word, x, dot):  # four low nibbles times int8
@@ -131,9 +143,14 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
         return dp4a(uint32(word & uint32(0xF0F0F0F0)), x, dot)
 
     @jit
-    def part(dot, scale, minimum, d, dmin, total):  # one sub-block, before its d8
+    def part(dot, scale, minimum, d, dmin, total):  # one sub-block, before its d8; d, dmin: times 1 and -2^23
         value = sub(float_of_bits(uint32(dot)), float32(magic))
-        return sub(mul(mul(small(scale), d), value), mul(mul(small(minimum), dmin), total))
+        scaled = fused(float_of_bits(scale), d[0], d[1])
+        return sub(mul(scaled, value), mul(fused(float_of_bits(minimum), dmin[0], dmin[1]), total))
+
+    @jit
+    def shifted(d):  # what `part` takes
+        return d, mul(d, float32(-TWO_23))
 
     @jit
     def term(p, h, group):  # -> float32
@@ -142,10 +159,10 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
         dot0 = low(p[11], h[7], low(p[10], h[6], low(p[9], h[5], low(p[8], h[4], dot0))))
         dot1 = high(p[7], h[11], high(p[6], h[10], high(p[5], h[9], high(p[4], h[8], dot1))))
         dot1 = high(p[11], h[15], high(p[10], h[14], high(p[9], h[13], high(p[8], h[12], dot1))))
-        d, dmin = float_of_half(p[0]), upper_half(p[0])  # float_of_half looks at 16 bits alone
-        s, m = pair(p[1], p[3], group), pair(p[2], uint32(p[3] >> uint32(4)), group)
-        first = part(dot0, first_bits(s), first_bits(m), d, dmin, h[18])
-        second = part(dot1, second_bits(s), second_bits(m), d, dmin, h[19])
+        d, dmin = shifted(float_of_half(p[0])), shifted(upper_half(p[0]))  # float_of_half looks at 16 bits
+        six = sixbits(p, group)
+        first = part(dot0, scale0(six), minimum0(six), d, dmin, h[18])
+        second = part(dot1, scale1(six), minimum1(six), d, dmin, h[19])
         return add(mul(h[16], first), mul(h[17], second))
 
     return SimpleNamespace(

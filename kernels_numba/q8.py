@@ -5,7 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from numba import float32, int32, uint32
+from llvmlite import ir
+from numba import float32, int32, types, uint32
+
+from kernels_numba import target
+from kernels_numba.ops import gpu_ops
 
 
 def functions(ops: SimpleNamespace) -> SimpleNamespace:
@@ -38,26 +42,58 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
     return SimpleNamespace(scale=scale, inverse=inverse, value=value)
 
 
+def _reduction(operation: str) -> Any:
+    """An intrinsic int32 -> int32: a warp's words under `operation`; one instruction from sm_80 on."""
+    from numba.cuda.extending import intrinsic
+
+    step = f"shfl.sync.bfly.b32 o, w, {{}}, 31, -1; {operation}.s32 w, w, o; "
+    steps = "".join(step.format(offset) for offset in (16, 8, 4, 2, 1))
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        text = f"redux.sync.{operation}.s32 $0, $1, -1;"
+        if target.capability < (8, 0):
+            text = f"{{ .reg .b32 o, w; mov.b32 w, $1; {steps}mov.b32 $0, w; }}"
+        word = ir.IntType(32)
+        asm = ir.InlineAsm(ir.FunctionType(word, [word]), text, "=r,r", side_effect=True)
+        return builder.call(asm, args, attrs=("convergent",))
+
+    return intrinsic(lambda typingctx, word: (types.int32(types.int32), codegen))
+
+
+def _reductions(ops: SimpleNamespace) -> SimpleNamespace:
+    """largest(word), total(word): of a warp's int32."""
+    if ops is gpu_ops():
+        return SimpleNamespace(largest=_reduction("max"), total=_reduction("add"))
+    from numba import cuda
+
+    def largest(word: Any) -> Any:
+        for k in range(5):
+            word = max(word, cuda.shfl_xor_sync(0xFFFFFFFF, word, 16 >> k))
+        return word
+
+    def total(word: Any) -> Any:
+        for k in range(5):
+            word = int32(word + cuda.shfl_xor_sync(0xFFFFFFFF, word, 16 >> k))
+        return word
+
+    return SimpleNamespace(largest=largest, total=total)
+
+
 def warp_store(ops: SimpleNamespace) -> Any:
     """store(x, out, first): one warp makes one block, lane k from value k; ten words from out[first]."""
     from numba import cuda
 
-    unit = functions(ops)
+    unit, reduce = functions(ops), _reductions(ops)
+    largest, sum_of = reduce.largest, reduce.total
     scale, inverse, value = unit.scale, unit.inverse, unit.value
     bits_of_float, half_of_float = ops.bits_of_float, ops.half_of_float
 
     @ops.jit
     def store(x, out, first):  # float32, uint32 pointer, int
         lane = int32(cuda.threadIdx.x) & 31
-        top = int32(bits_of_float(x) & uint32(0x7FFFFFFF))
-        for k in range(5):
-            other = int32(cuda.shfl_xor_sync(0xFFFFFFFF, top, 16 >> k))
-            top = max(top, other)
-        d = scale(uint32(top))
+        d = scale(uint32(largest(int32(bits_of_float(x) & uint32(0x7FFFFFFF)))))
         q = value(x, inverse(d))
-        total = q
-        for k in range(5):
-            total = int32(total + cuda.shfl_xor_sync(0xFFFFFFFF, total, 16 >> k))
+        total = sum_of(q)
         word = uint32(uint32(q) & uint32(255))  # bytes of lanes 4j..4j+3 meet in lane 4j
         word = uint32(word | (uint32(cuda.shfl_down_sync(0xFFFFFFFF, int32(word), 1)) << uint32(8)))
         word = uint32(word | (uint32(cuda.shfl_down_sync(0xFFFFFFFF, int32(word), 2)) << uint32(16)))

@@ -1,8 +1,8 @@
 """Bulk copies, mbarriers and shared memory by 32-bit address: inline PTX for Numba.
 
 Twin of kernels_cu/mbarrier.cuh and of the first part of ring_gated.cuh. An address is a uint32 in the
-shared window. Barriers and copies have side effects on memory, so that no load crosses them. sm_90 and up,
-except the loads and stores.
+shared window. Barriers and copies have side effects on memory, so that no load crosses them. Barriers and
+copies of 16 bytes need sm_80, bulk copies and prefetches sm_90.
 """
 
 from __future__ import annotations
@@ -14,19 +14,27 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from kernels_numba import target
+
 _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _MEMORY = "ring_memory"
 
 
-def _statement(text: str, *kinds: Any) -> Any:
-    """An intrinsic without a result: inline PTX of up to four arguments, uint32 or a pointer ('pointer')."""
+def _statement(text: str, *kinds: Any, before: str | None = None) -> Any:
+    """An intrinsic without a result: inline PTX of up to four arguments, uint32 or a pointer ('pointer').
+
+    before: the text for targets before sm_90, '' for nothing.
+    """
     from numba.cuda.extending import intrinsic
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        said = text if before is None or target.capability >= (9, 0) else before
+        if not said:
+            return context.get_dummy_value()
         values = [builder.ptrtoint(a, _I64) if isinstance(a.type, ir.PointerType) else a for a in args]
         kind = ir.FunctionType(ir.VoidType(), [v.type for v in values])
         letters = ["l" if v.type.width == 64 else "r" for v in values]
-        asm = ir.InlineAsm(kind, text, ",".join([*letters, "~{memory}"]), side_effect=True)
+        asm = ir.InlineAsm(kind, said, ",".join([*letters, "~{memory}"]), side_effect=True)
         builder.call(asm, values, attrs=("convergent",))
         return context.get_dummy_value()
 
@@ -173,10 +181,12 @@ def statements() -> SimpleNamespace:
         block_arrive=_statement("bar.arrive 1, $0;", word),
         block_join=_statement("bar.sync 1, $0;", word),
         barrier_init=_statement("mbarrier.init.shared::cta.b64 [$0], $1;", word, word),
-        barriers_ready=_statement("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;"),
+        barriers_ready=_statement(
+            "fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;", before=""
+        ),
         barrier_arrive=_statement("mbarrier.arrive.shared::cta.b64 _, [$0];", word),
         barrier_expect=_statement("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", word, word),
-        barrier_wait=_statement(_WAIT, word, word),
+        barrier_wait=_statement(_WAIT, word, word, before=_WAIT.replace("try_wait", "test_wait")),
         bulk_copy=_statement(
             "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];",
             word,
@@ -184,6 +194,8 @@ def statements() -> SimpleNamespace:
             word,
             word,
         ),
+        copy_16=_statement("cp.async.cg.shared.global.L2::128B [$0], [$1], 16;", word, "pointer"),
+        barrier_arrive_copied=_statement("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", word),
         bulk_prefetch=_statement("cp.async.bulk.prefetch.L2.global [$0], $1;", "pointer", word),
         load16=_load(_I32, word, 16, 4),
         load8=_load(_I32, word, 8, 2),

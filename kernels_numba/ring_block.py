@@ -89,13 +89,32 @@ def _stage(ops: SimpleNamespace) -> SimpleNamespace:
     return SimpleNamespace(start=start, done=done)
 
 
-def consumer(
-    ops: SimpleNamespace, rows: SimpleNamespace, steps: Any, passes: dict[int, Any], most: int
-) -> Any:
-    """consume(ring, x8, me, nbe): a warp whose activations are held, `most` (4, 2, 1) rows at once."""
-    stage, pinned = _stage(ops), ring.statements().pinned
-    start, done, lane_of, whole = stage.start, stage.done, rows.lane_of, passes[most]
-    pass1, pass2 = passes[1], passes[2]
+def _turns(ops: SimpleNamespace) -> Any:
+    """go_on(turn, step, sets) -> the first pass that is this set's in the next fill."""
+
+    @ops.jit
+    def go_on(turn, step, sets):  # see ring.cuh's Consumer
+        turn = int32(turn - step)
+        return int32(turn + sets) if turn < 0 else turn
+
+    return go_on
+
+
+def _rests(r_passes: dict[int, Any], ops: SimpleNamespace, most: int, half: bool) -> Any:
+    """rest(ring, row, left, held, group, lane, sums): the rows of a fill that make no whole pass."""
+    pass1 = r_passes[1]
+    if half:
+
+        @ops.jit
+        def rest_half(r, row, left, held, group, lane, sums):  # two rows at once, the last one alone
+            while left > 0:
+                pass1(row, r[2], held, group, lane, sums, left == 1)
+                row = uint32(row + uint32(2) * r[2])
+                sums = uint32(sums + uint32(2 * SUM_BYTES))
+                left = int32(left - 2)
+
+        return rest_half
+    pass2 = r_passes[2]
 
     @ops.jit
     def rest4(r, row, left, held, group, lane, sums):  # up to three rows
@@ -116,30 +135,47 @@ def consumer(
     def rest1(r, row, left, held, group, lane, sums):  # none
         return
 
-    rest = {4: rest4, 2: rest2, 1: rest1}[most]
+    return {4: rest4, 2: rest2, 1: rest1}[most]
+
+
+def consumer(
+    ops: SimpleNamespace, rows: SimpleNamespace, steps: Any, passes: dict[int, Any], most: int,
+    half: bool = False,
+) -> Any:  # fmt: skip
+    """consume(ring, x8, me, nbe): a warp whose activations are held, `most` (4, 2, 1) rows at once.
+
+    half: twice as many, by a warp of which 16 lanes at most own a unit.
+    """
+    stage, pinned = _stage(ops), ring.statements().pinned
+    start, done, lane_of, whole = stage.start, stage.done, rows.lane_of, passes[most]
+    rest, go_on = _rests(passes, ops, most, half), _turns(ops)
+    count, mask = (2 * most, ~16) if half else (most, ~0)
 
     @ops.jit
     def consume(r, x8, me, nbe):  # see above
-        thread = int32(me[1] * 32 + me[0])
+        thread = int32((me[1] * 32 + me[0]) & mask)
         held = steps(x8, thread, nbe)
         group = lane_of(thread)
         lane, mine = int32(pinned(uint32(me[0]))), pinned(uint32(uint32(me[1]) * uint32(4)))
-        ahead, turn = uint32(me[2] * most), uint32(me[3] * most)
+        turn, first = uint32(me[3] * count), int32(me[2])  # first: its set's first pass of a fill
+        step = int32(uint32((r[1] + uint32(count - 1)) // uint32(count)) % uint32(me[3]))
         s, parity = uint32(0), uint32(0)
         while True:
             left = start(r, s, parity)
             if left == 0:
                 break
+            ahead = uint32(uint32(first) * uint32(count))
             left = int32(left - int32(ahead))
             row = uint32(r[3] + (s * r[1] + ahead) * r[2])
             sums = uint32(r[4] + (s * r[1] + ahead) * uint32(SUM_BYTES) + mine)
-            while left >= most:
+            while left >= count:
                 whole(row, r[2], held, group, lane, sums)
                 row = uint32(row + turn * r[2])
                 sums = uint32(sums + turn * uint32(SUM_BYTES))
                 left = int32(left - int32(turn))
             rest(r, row, left, held, group, lane, sums)
             done(r, s)
+            first = go_on(first, step, me[3])
             s = uint32(s + uint32(1))
             if s == r[0]:
                 s, parity = uint32(0), uint32(parity ^ uint32(1))
@@ -150,7 +186,7 @@ def consumer(
 def any_consumer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
     """consume(ring, x8, me, nbe): a warp with more units than registers hold, activations from memory."""
     stage, store, butterfly = _stage(ops), ring.statements().store_float, ring_rows.butterflies(ops).one
-    start, done, add = stage.start, stage.done, ops.add
+    start, done, add, go_on = stage.start, stage.done, ops.add, _turns(ops)
     term, hold, place, activation = rows.term, rows.hold, rows.place, rows.activation
     units, group_of, piece = rows.units, rows.group_of, rows.piece
 
@@ -158,12 +194,13 @@ def any_consumer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
     def consume(r, x8, me, nbe):  # see above
         lane, thread = int32(me[0]), int32(me[1] * 32 + me[0])
         group, mine = group_of(thread & (units - 1)), uint32(uint32(me[1]) * uint32(4))
+        turn, first, step = uint32(me[3]), int32(me[2]), int32(r[1] % uint32(me[3]))
         s, parity = uint32(0), uint32(0)
         while True:
             left = start(r, s, parity)
             if left == 0:
                 break
-            ahead, turn = uint32(me[2]), uint32(me[3])
+            ahead = uint32(first)
             left = int32(left - int32(ahead))
             row = uint32(r[3] + (s * r[1] + ahead) * r[2])
             sums = uint32(r[4] + (s * r[1] + ahead) * uint32(SUM_BYTES) + mine)
@@ -180,6 +217,7 @@ def any_consumer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
                 sums = uint32(sums + turn * uint32(SUM_BYTES))
                 left = int32(left - int32(turn))
             done(r, s)
+            first = go_on(first, step, me[3])
             s = uint32(s + uint32(1))
             if s == r[0]:
                 s, parity = uint32(0), uint32(parity ^ uint32(1))
@@ -191,11 +229,12 @@ def summer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
     """consume(ring, x8, thread, consumers, nbe): a consumer warp's part.
 
     Which virtual warp it adds up, and of which rows: where the block has several sets of consumers, they take
-    passes by turns. As many units are held in registers as the warp's lanes own. `me` is lane, virtual warp,
-    set, sets.
+    passes by turns, on from fill to fill. As many units are held in registers as the warp's lanes own.
+    `me` is lane, virtual warp, set, sets.
     """
     steps, sums = ring_rows.held_steps(ops, rows), ring_rows.row_sums(ops, rows)
     consume1 = consumer(ops, rows, steps[1], ring_rows.passes(ops, sums[1]), 4)
+    consume_half = consumer(ops, rows, steps[1], ring_rows.half_passes(ops, sums[1]), 4, half=True)
     consume_any, units = any_consumer(ops, rows), rows.units
     consume2 = consume3 = consume_any
     if rows.most_held == 3:
@@ -209,8 +248,11 @@ def summer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
         nth = uint32(here // r[9])
         warp = int32(here - nth * r[9])
         me = int32(thread & 31), warp, int32(nth), int32(uint32(consumers) // r[9])
-        count = (int32(nbe * units) - warp * 32 + THREADS - 1) >> 8  # of this warp's first lane
-        if count == 1:
+        owned = int32(nbe * units) - warp * 32  # by this warp's first lane and all after that
+        count = (owned + THREADS - 1) >> 8
+        if owned <= 16:
+            consume_half(r, x8, me, nbe)
+        elif count == 1:
             consume1(r, x8, me, nbe)
         elif several and count == 2:
             consume2(r, x8, me, nbe)

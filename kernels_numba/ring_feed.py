@@ -7,6 +7,8 @@ What a block does is put together from three namespaces, as templates do it in C
              tickets(ring, j)                      how many there are
              fill(ring, s, slot, ticket, j)        lane 0: its rows are to land in stage s, and to be told of
                                                    in `slot`
+             join(ring, s, slot, lane, j)          the warp, after fill: the arrivals of the others. False:
+                                                   that fill ends the work (who need not know says True)
              prefetch(ring, ticket, j)             lane 0: its rows are to come into L2
              finish(j, first, rows, lane, total)   the warp: row first + lane sums to `total`, for lane < rows
     hooks  what a kernel does besides, `no_hooks` or l2_ring.py's; its own values travel as the tuple h
@@ -31,7 +33,7 @@ def row_job(ops: SimpleNamespace) -> SimpleNamespace:
     """The plain job, j = (weights, out, od): a ticket is ring's rows of `od`, and each sum is stored."""
     asm = ring.statements()
     expect, copy, bulk, store_word = asm.barrier_expect, asm.bulk_copy, asm.bulk_prefetch, asm.store_word
-    advance = ops.advance
+    advance, arrive = ops.advance, asm.barrier_arrive
 
     @ops.jit
     def tickets(r, j):  # see the module's docstring, here and below
@@ -48,6 +50,12 @@ def row_job(ops: SimpleNamespace) -> SimpleNamespace:
         copy(uint32(r[3] + s * r[1] * r[2]), advance(j[0], int64(first) * int64(r[2])), size, full)
 
     @ops.jit
+    def join(r, s, slot, lane, j):
+        if lane > 0:
+            arrive(uint32(r[5] + uint32(8) * s))
+        return True
+
+    @ops.jit
     def prefetch(r, ticket, j):
         first = uint32(ticket * r[1])
         rows = min(uint32(j[2] - first), r[1])
@@ -58,7 +66,42 @@ def row_job(ops: SimpleNamespace) -> SimpleNamespace:
         if lane < rows:
             j[1][int32(first + lane)] = total
 
-    return SimpleNamespace(tickets=tickets, fill=fill, prefetch=prefetch, finish=finish)
+    return SimpleNamespace(tickets=tickets, fill=fill, join=join, prefetch=prefetch, finish=finish)
+
+
+def copied_row_job(ops: SimpleNamespace) -> SimpleNamespace:
+    """The same by copies of 16 bytes, the lanes of the feeder by turns: twin of ring.cuh's CopiedRows."""
+    from numba import cuda
+
+    plain, asm = row_job(ops), ring.statements()
+    store_word, load_word, copy16 = asm.store_word, asm.load_word, asm.copy_16
+    arrive, arrive_copied, advance = asm.barrier_arrive, asm.barrier_arrive_copied, ops.advance
+
+    @ops.jit
+    def fill(r, s, slot, ticket, j):  # see the module's docstring, here and below
+        first = uint32(ticket * r[1])
+        store_word(uint32(r[7] + uint32(4) * slot), int32(first))
+        store_word(uint32(r[8] + uint32(4) * slot), int32(min(uint32(j[2] - first), r[1])))
+
+    @ops.jit
+    def join(r, s, slot, lane, j):
+        cuda.syncwarp()
+        full = uint32(r[5] + uint32(8) * s)
+        size = uint32(uint32(load_word(uint32(r[8] + uint32(4) * slot))) * r[2])
+        if size == uint32(0):
+            if lane > 0:
+                arrive(full)
+            return False
+        at = uint32(uint32(16) * uint32(lane))
+        to = uint32(r[3] + s * r[1] * r[2])
+        rows = advance(j[0], int64(load_word(uint32(r[7] + uint32(4) * slot))) * int64(r[2]))
+        while at < size:
+            copy16(uint32(to + at), advance(rows, int64(at)))
+            at = uint32(at + uint32(512))
+        arrive_copied(full)
+        return True
+
+    return SimpleNamespace(**{**vars(plain), "fill": fill, "join": join})
 
 
 def no_hooks(ops: SimpleNamespace) -> SimpleNamespace:
@@ -162,17 +205,10 @@ def feeder(ops: SimpleNamespace, job: SimpleNamespace, hooks: SimpleNamespace) -
     from numba import cuda
 
     asm, of = ring.statements(), tickets(ops, job)
-    arrive, wait, load_word, total_of = asm.barrier_arrive, asm.barrier_wait, asm.load_word, totals(ops)
+    wait, load_word, total_of = asm.barrier_wait, asm.load_word, totals(ops)
     fill_all, refill, all_asked = of.fill_all, of.refill, of.all_asked
-    tickets_of, prefetch, finish = job.tickets, job.prefetch, job.finish
+    tickets_of, join, prefetch, finish = job.tickets, job.join, job.prefetch, job.finish
     ahead_of, tell = hooks.ahead, hooks.all_asked
-
-    @ops.jit
-    def let_in(r):  # a lane's arrival for the first fill of every stage
-        s = uint32(0)
-        while s < r[0]:
-            arrive(uint32(r[5] + uint32(8) * s))
-            s = uint32(s + uint32(1))
 
     @ops.jit
     def feed(r, counter, j, h):  # see above
@@ -191,8 +227,10 @@ def feeder(ops: SimpleNamespace, job: SimpleNamespace, hooks: SimpleNamespace) -
                 told = True
                 tell(h)
         cuda.syncwarp()
-        if lane > 0:
-            let_in(r)
+        s, more = uint32(0), True
+        while s < r[0] and more:
+            more = join(r, s, s, lane, j)
+            s = uint32(s + uint32(1))
         s, parity = uint32(0), uint32(0)
         while True:
             slot = uint32(s + parity * r[0])
@@ -208,8 +246,8 @@ def feeder(ops: SimpleNamespace, job: SimpleNamespace, hooks: SimpleNamespace) -
                 if not told and all_asked(counter, every, t):
                     told = True
                     tell(h)
-            if lane > 0:
-                arrive(uint32(r[5] + uint32(8) * s))
+            if more:
+                more = join(r, s, uint32(s + uint32(parity ^ uint32(1)) * r[0]), lane, j)
             finish(j, first, rows, lane, total)
             s = uint32(s + uint32(1))
             if s == r[0]:

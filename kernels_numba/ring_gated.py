@@ -21,7 +21,7 @@ GROUP, GROUP_WORDS = 32, 10
 
 
 def _feeder(ops: SimpleNamespace) -> Any:
-    """feed(ring, j, lane): the warp that fills stages, and nothing else; its lane 0 does."""
+    """feed(ring, j, lane, warps): the warp that makes the barriers and fills stages; its lane 0 does."""
     from numba import cuda
 
     asm = ring.statements()
@@ -29,7 +29,7 @@ def _feeder(ops: SimpleNamespace) -> Any:
         asm.barrier_expect, asm.bulk_copy, asm.store_word, asm.barrier_arrive, asm.barrier_wait, asm.draw,
         asm.load_word,
     )  # fmt: skip
-    advance = ops.advance
+    advance, make = ops.advance, ring_block.preparer(ops).make
 
     @ops.jit
     def land(r, s, slot, first, j):  # gate rows from `first` on, then as many up rows
@@ -90,11 +90,13 @@ def _feeder(ops: SimpleNamespace) -> Any:
         return t[0], t[1], t[2], t[3], False, False
 
     @ops.jit
-    def feed(r, j, lane):  # see above
+    def feed(r, j, lane, warps):  # see above
         t = uint32(0), uint32(0), uint32(0), uint32(0), False, False
         s, parity = uint32(0), uint32(0)
         if lane == 0:
             t = begin(j)
+        make(r, lane, warps, 2, 1 + 32)  # while the first draw is under way
+        if lane == 0:
             while s < r[0] and t[5]:
                 t = fill(r, s, parity, j, t)
                 s = uint32(s + uint32(1))
@@ -192,8 +194,7 @@ def form(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
     """run(ring, x8, nbe, j): all that a block does. Its last warp finishes, the one before feeds."""
     from numba import cuda
 
-    prepare, consume = ring_block.preparer(ops), ring_block.summer(ops, rows)
-    make, await_them = prepare.make, prepare.await_them
+    await_them, consume = ring_block.preparer(ops).await_them, ring_block.summer(ops, rows)
     feed, complete = _feeder(ops), _finisher(ops)
 
     @ops.jit
@@ -202,8 +203,7 @@ def form(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
         warps, lane = int32(int32(cuda.blockDim.x) >> 5), int32(thread & 31)
         role = int32(warps - 1 - int32(thread >> 5))
         if role == 1:
-            make(r, lane, warps, 2, 1 + 32)
-            feed(r, j, lane)
+            feed(r, j, lane, warps)
         else:
             await_them(warps)
             if role == 0:

@@ -24,20 +24,28 @@ from kernels_numba import ring
 THREADS = 256
 
 
-def butterflies(ops: SimpleNamespace) -> SimpleNamespace:
+def butterflies(ops: SimpleNamespace, width: int = 32) -> SimpleNamespace:
     """one(a, lane), two(a, b, lane), four(a, b, c, d, lane): a virtual warp's sums of that many rows at once.
 
-    Lane k ends with the sum of row k // (32 // rows); see held.cuh's butterfly.
+    Lane k ends with the sum of row k // (width // rows); see held.cuh's butterfly, also for a width of 16.
     """
     from numba import cuda
 
-    add = ops.add
+    add, first, second = ops.add, width // 2, width // 4
+
+    @ops.jit
+    def step(v, offset):  # one of the XOR butterfly
+        return add(v, cuda.shfl_xor_sync(0xFFFFFFFF, v, offset))
+
+    @ops.jit
+    def from2(v):  # offsets 2, 1
+        return step(step(v, 2), 1)
 
     @ops.jit
     def from4(v):  # offsets 4, 2, 1
-        v = add(v, cuda.shfl_xor_sync(0xFFFFFFFF, v, 4))
-        v = add(v, cuda.shfl_xor_sync(0xFFFFFFFF, v, 2))
-        return add(v, cuda.shfl_xor_sync(0xFFFFFFFF, v, 1))
+        return from2(step(v, 4))
+
+    from_third = from4 if width == 32 else from2
 
     @ops.jit
     def halve(a, b, lane, offset):  # keep one sum, hand the other over
@@ -47,17 +55,15 @@ def butterflies(ops: SimpleNamespace) -> SimpleNamespace:
 
     @ops.jit
     def one(a, lane):  # float32, int32 -> float32
-        v = add(a, cuda.shfl_xor_sync(0xFFFFFFFF, a, 16))
-        return from4(add(v, cuda.shfl_xor_sync(0xFFFFFFFF, v, 8)))
+        return from_third(step(step(a, first), second))
 
     @ops.jit
     def two(a, b, lane):  # the same
-        v = halve(a, b, lane, 16)
-        return from4(add(v, cuda.shfl_xor_sync(0xFFFFFFFF, v, 8)))
+        return from_third(step(halve(a, b, lane, first), second))
 
     @ops.jit
     def four(a, b, c, d, lane):  # the same
-        return from4(halve(halve(a, c, lane, 16), halve(b, d, lane, 16), lane, 8))
+        return from_third(halve(halve(a, c, lane, first), halve(b, d, lane, first), lane, second))
 
     return SimpleNamespace(one=one, two=two, four=four)
 
@@ -139,3 +145,33 @@ def passes(ops: SimpleNamespace, row_sum: Any) -> dict[int, Any]:
             store(uint32(sums + uint32(lane) * uint32(4)), total)
 
     return {1: one, 2: two, 4: four}
+
+
+def half_passes(ops: SimpleNamespace, row_sum: Any) -> dict[int, Any]:
+    """P -> function as of `passes`, of 2 P rows: lanes 16 to 31 stand for the others, P rows further on.
+
+    For a virtual warp of which 16 lanes at most own a unit. P is 4, or 1 with an argument more: whether the
+    row is the only one, and both halves' own.
+    """
+    store = ring.statements().store_float
+    reduce = butterflies(ops, 16)
+    sum1, sum4 = reduce.one, reduce.four
+
+    @ops.jit
+    def one(row, stride, s, group, lane, sums, alone):  # P = 1
+        mine = row if alone or lane < 16 else uint32(row + stride)
+        total = sum1(row_sum(mine, s, group), lane)
+        if lane == 0 or (lane == 16 and not alone):
+            store(uint32(sums + uint32(lane) * uint32(2)), total)
+
+    @ops.jit
+    def four(row, stride, s, group, lane, sums):  # P = 4
+        mine = row if lane < 16 else uint32(row + uint32(4) * stride)
+        r1, r2 = uint32(mine + stride), uint32(mine + uint32(2) * stride)
+        a, b = row_sum(mine, s, group), row_sum(r1, s, group)
+        c, d = row_sum(r2, s, group), row_sum(uint32(r2 + stride), s, group)
+        total = sum4(a, b, c, d, lane)
+        if lane & 3 == 0:
+            store(uint32(sums + uint32(lane) * uint32(8)), total)
+
+    return {1: one, 4: four}

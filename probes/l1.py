@@ -264,7 +264,7 @@ def report_digest(file: str, device: str) -> str:
 
     launches: list[object] = []
     if file == SWEEP_FILE:
-        launches = [l1_ring.CANDIDATES, l1_ring.ASYNC_CANDIDATES]
+        launches = [l1_ring.CANDIDATES]
     else:
         launches += [
             (c.id, name, launch_config(c.shape))

@@ -44,8 +44,6 @@ class Planned:
         shape, stride = self.shape, self.row_stride
         if self.ring:
             return l1_ring.ring_launch(kernel, self.ring, pointers, counter, shape.nbe, stride, shape.od)
-        if self.form == "async":
-            return l1_ring.async_launch(kernel, self.config, pointers, shape.nbe, stride, shape.od)
         return Launch(kernel, self.config, (*pointers, int32(shape.nbe), int32(stride)))
 
 
@@ -60,34 +58,21 @@ def plan(
         raise Unavailable(refusal)
     tuned = tuning.l1(facts.slug, shape, lay.name)
     source = "tuned" if tuned else "by the default rule"
-    if form.name == "ring":
-        geometry = tuned.ring if tuned else l1_ring.default_geometry(shape, row_stride, facts)
+    if form.name in tuning.FORMS:
+        geometry = tuned[form.name] if tuned else l1_ring.default_geometry(shape, row_stride, facts)
         if blocks_per_sm:
             geometry, source = replace(geometry, blocks_per_sm=blocks_per_sm), "as asked"
-        return ring(lay, shape, row_stride, geometry, facts, source)
-    if form.name == "async":
-        blocks = tuned.async_blocks if tuned else l1_ring.DEFAULT_BLOCKS
-        if blocks_per_sm:
-            blocks, source = blocks_per_sm, "as asked"
-        return asynchronous(lay, shape, row_stride, blocks, facts, source)
+        return ring(form.name, lay, shape, row_stride, geometry, facts, source)
     l1.check_launch(lay, form.name, shape, row_stride)
     return Planned(form.name, shape, row_stride, l1.launch_config(shape))
 
 
 def ring(
-    lay: Layout, shape: Shape, row_stride: int, geometry: Geometry, facts: DeviceFacts, source: str = ""
-) -> Planned:
-    """The ring form in one geometry. Raises BadInput and Unavailable as `plan`."""
-    made = l1_ring.plan(shape, lay, row_stride, geometry, facts)
+    form: str, lay: Layout, shape: Shape, row_stride: int, geometry: Geometry, facts: DeviceFacts,
+    source: str = "",
+) -> Planned:  # fmt: skip
+    """The form ring or async in one geometry. Raises BadInput and Unavailable as `plan`."""
+    made = l1_ring.plan(shape, lay, row_stride, geometry, facts, form)
     stages = f"{made.stages} stage{'s' if made.stages > 1 else ''}"
     note = f"geometry {geometry}, {stages}{', ' + source if source else ''}"
-    return Planned("ring", shape, row_stride, made.config, note, made)
-
-
-def asynchronous(
-    lay: Layout, shape: Shape, row_stride: int, blocks_per_sm: int, facts: DeviceFacts, source: str = ""
-) -> Planned:
-    """The async form with so many blocks per SM in its grid. Raises BadInput."""
-    config = l1_ring.async_plan(shape, lay, row_stride, blocks_per_sm, facts)
-    note = f"geometry {blocks_per_sm}b{', ' + source if source else ''}"
-    return Planned("async", shape, row_stride, config, note)
+    return Planned(form, shape, row_stride, made.config, note, made)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from probes import l1, limits
-from probes.core import report, stats, verdict
+from probes.core import report, stats, tuning, verdict
 from probes.core.rows import Row
 from probes.core.types import Backend
 from probes.l1_judge import BACKENDS, find, times
@@ -98,7 +98,7 @@ def left(rows: Sequence[Row], title: str, markdown: bool) -> list[str]:
     for case in dict.fromkeys(r.case for r in rows):
         best = {near.row.variant for b in BACKENDS if (near := nearest(rows, case, b))}
         shown = {
-            name: form.name == "ring"
+            name: form.name in tuning.FORMS
             for name, _, form in l1.variants()
             if form.name not in l1.RECORDED or name in best
         }

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from probes import l1, l1_launch, l1_ring
+from probes import l1, l1_launch
 from probes.core import gguf_file, packing, q6k, q8, recorded, trace
 from probes.core import predict as roofline
 from probes.core.device import DeviceFacts
 from probes.core.layouts import LAYOUTS, Layout
 from probes.core.occupancy import occupancy, tail_fraction, waves
 from probes.core.rows import Row
-from probes.core.types import VIRTUAL_THREADS, Backend, BadInput, Shape, Unavailable, Work, WrongResult
+from probes.core.types import Backend, BadInput, Shape, Unavailable, Work, WrongResult
 
 BACKENDS: tuple[Backend, ...] = ("cu", "numba")
 
@@ -93,7 +93,7 @@ def _predicted(
         wavefronts = sum(x.wavefronts for x in asked.loads[: len(trace.weight_loads(lay, shape.nbe))])
     estimate = roofline.predict(
         Work(row.content_bytes or 0, row.traffic_bytes or 0), res, config, facts,
-        _flying(planned, lay, shape), requested, l1_wavefronts=wavefronts,
+        _flying(planned), requested, l1_wavefronts=wavefronts,
     )  # fmt: skip
     row.time_s = estimate.time_s
     row.content_gbps = (row.content_bytes or 0) / estimate.time_s / 1e9
@@ -104,12 +104,10 @@ def _predicted(
     return row
 
 
-def _flying(planned: l1_launch.Planned, lay: Layout, shape: Shape) -> float:
-    """Weight bytes that a thread has asked for at a time: of ring its share of the stages."""
+def _flying(planned: l1_launch.Planned) -> float:
+    """Weight bytes that a thread has asked for at a time: through a ring its share of the stages."""
     if planned.ring:
         return planned.ring.rows * planned.ring.stages * planned.row_stride / planned.config.block
-    if planned.form == "async":
-        return trace.UNIT_BYTES * l1_ring.async_rows(shape, lay) * -(-shape.nunits // VIRTUAL_THREADS)
     return trace.UNIT_BYTES * {"pf": 2, "pf3": 3}.get(planned.form, 1)
 
 

@@ -3,8 +3,8 @@
     python -m probes.l1 --sweep           GPU only; writes l1-sweep.json and .md beside the other reports
 
 gpl is measured in every candidate, the other layouts in its fastest few, all in the first backend that works
-(C++ unless --backend says otherwise). A row's variant names its geometry, `gpl_ring@8r2b0s-drawn` or
-`gpl_async@3b`. A candidate that makes the very launch of another is not timed twice. A sweep judges nothing.
+(C++ unless --backend says otherwise). A row's variant names its geometry, such as `gpl_ring@8r2b0s-drawn`. A
+candidate that makes the very launch of another is not timed twice. A sweep judges nothing.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from probes.l1_arms import Weights
 
 LEAD = "gpl"
-FEW = {"ring": 3, "async": 2}
-"""The forms that are swept, and in how many of the lead's fastest points the other layouts are measured."""
+FEW = 3
+"""In so many of the lead's fastest points of a form the other layouts are measured."""
 
 
 def measure(
@@ -43,23 +43,22 @@ def measure(
     quick = replace(bench, windows=points.WINDOWS)
     asked = [lay for lay in LAYOUTS if not args.layout or lay.name in args.layout]
     asked.sort(key=lambda lay: lay.name != LEAD)
-    forms = [f for f in FEW if not args.form or f in args.form]
+    forms = [f for f in tuning.FORMS if not args.form or f in args.form]
     for case in cases:
         with ExitStack() as stack:
             w = l1_arms.weights(quick, case, args, asked, stack)
             swept = [(asked[0], point) for point in _candidates(forms)]
             rows = _measured(quick, case, swept, w, kernels, stack)
             best = fastest(rows)
-            swept = [(lay, p) for lay in asked[1:] for form in forms for p in best[form][: FEW[form]]]
+            swept = [(lay, p) for lay in asked[1:] for form in forms for p in best[form][:FEW]]
             given = {r.id for r in rows}
             more = _measured(quick, case, swept, w, kernels, stack) if swept else []
             yield [*rows, *(r for r in more if r.id not in given)]  # the reads stand there once
 
 
 def _candidates(forms: Sequence[str]) -> list[str]:
-    """Every point of a sweep as its rows name it: `ring@8r2b0s-drawn`, `async@3b`."""
-    every = [f"ring@{g}" for g in l1_ring.CANDIDATES] + [f"async@{b}b" for b in l1_ring.ASYNC_CANDIDATES]
-    return [p for p in every if p.partition("@")[0] in forms]
+    """Every point of a sweep as its rows name it: `ring@8r2b0s-drawn`."""
+    return [f"{form}{report.POINT}{g}" for form in forms for g in l1_ring.CANDIDATES]
 
 
 def fastest(rows: Sequence[Row], layout: str = "") -> dict[str, list[str]]:
@@ -67,15 +66,13 @@ def fastest(rows: Sequence[Row], layout: str = "") -> dict[str, list[str]]:
     timed = sorted((r for r in rows if r.time_s and report.POINT in r.variant), key=lambda r: r.time_s or 0.0)
     timed = [r for r in timed if r.variant.startswith(layout)]
     names = [r.variant.partition("_")[2] for r in timed]
-    return {form: [p for p in names if p.startswith(f"{form}@")] for form in FEW}
+    return {form: [p for p in names if p.startswith(f"{form}{report.POINT}")] for form in tuning.FORMS}
 
 
 def planned(point: str, lay: Layout, shape: Shape, stride: int, facts: DeviceFacts) -> l1_launch.Planned:
     """The launch of one point. Raises Unavailable with the reason for a SKIPPED row."""
-    form, _, at = point.partition("@")
-    if form == "ring":
-        return l1_launch.ring(lay, shape, stride, Geometry.parse(at), facts)
-    return l1_launch.asynchronous(lay, shape, stride, int(at.removesuffix("b")), facts)
+    form, _, at = point.partition(report.POINT)
+    return l1_launch.ring(form, lay, shape, stride, Geometry.parse(at), facts)
 
 
 def _measured(
@@ -94,12 +91,12 @@ def _measured(
     seen: dict[object, str] = {}
     for lay, point in swept:
         variant, stride = f"{lay.name}_{point}", w.packed[lay.name].shape[1]
-        kernel = kernels[f"l1_{variant.partition('@')[0]}"]
+        kernel = kernels[f"l1_{variant.partition(report.POINT)[0]}"]
         try:
             plan = planned(point, lay, case.shape, stride, bench.gpu.facts)
             fit = l1_arms.make_room(bench, kernel, plan)
-            blocks = Geometry.parse(point.partition("@")[2]).blocks_per_sm if plan.ring else 0
-            points.admit(seen, (lay.name, plan.form, plan.ring or plan.config), variant, fit, blocks)
+            blocks = Geometry.parse(point.partition(report.POINT)[2]).blocks_per_sm
+            points.admit(seen, (lay.name, plan.form, plan.ring), variant, fit, blocks)
         except Unavailable as error:
             skipped.append(l1_arms.not_run(bench, case, variant, kernel, lay, str(error)))
             continue
@@ -119,9 +116,8 @@ def chosen(rows: Sequence[Row]) -> dict[str, dict[str, Tuned]]:
     for case in dict.fromkeys(r.case for r in rows):
         for lay in LAYOUTS:
             best = fastest([r for r in rows if r.case == case], f"{lay.name}_")
-            if best["ring"] and best["async"]:
-                ring, blocks = (best[form][0].partition("@")[2] for form in FEW)
-                found = Tuned(Geometry.parse(ring), int(blocks.removesuffix("b")))
+            if all(best.values()):
+                found = {form: Geometry.parse(p[0].partition(report.POINT)[2]) for form, p in best.items()}
                 out.setdefault(case, {})[lay.name] = found
     return out
 
@@ -133,7 +129,7 @@ def section(rows: Sequence[Row], markdown: bool) -> str:
     for case in dict.fromkeys(r.case for r in rows):
         mine = [r for r in rows if r.case == case]
         for lay in LAYOUTS:
-            for form in FEW:
+            for form in tuning.FORMS:
                 if found := points.fastest(mine, f"{lay.name}_{form}"):
                     lines.append([case, lay.name, form, *points.cells(found, _held(found[0], lay, form))])
     heads = ["case", "layout", "form", *points.HEADS]
@@ -150,6 +146,4 @@ def _held(row: Row, lay: Layout, form: str) -> str | None:
     """The geometry that this device's table holds for a row's shape, layout and form."""
     assert row.shape, "a measured row has its shape"
     held = tuning.l1(row.device or "", Shape(row.shape[0], row.shape[1]), lay.name)
-    if held is None:
-        return None
-    return str(held.ring) if form == "ring" else f"{held.async_blocks}b"
+    return str(held[form]) if held else None

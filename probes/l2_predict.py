@@ -24,7 +24,7 @@ BACKENDS: tuple[Backend, ...] = ("cu", "numba")
 IMADS_PER_CYCLE = 64
 """Integer multiply-adds that an SM does per cycle, sm_80 to sm_121."""
 
-IN_FLIGHT = {"stream": 64.0, "q4k": 48.0, "q6k": 68.0, "attention_split": 8.0}
+IN_FLIGHT = {"stream": 64.0, "q4k": 48.0, "q6k": 68.0, "attention_split": 128.0}
 """Bytes that a thread of a kernel has asked for at a time; a ring's are what its stages hold."""
 
 

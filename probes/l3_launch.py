@@ -24,16 +24,18 @@ if TYPE_CHECKING:
 
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "pair_ring": (
-        "8r2b2s3x-drawn", "8r2b2s2x-drawn", "8r4b1s2x-drawn", "4r4b2s-dealt", "8r4b2s-drawn",
-        "4r3b0s-drawn", "16r2b2s4x-drawn", "8r2b2s4x-drawn", "2r4b3s-dealt", "8r3b2s2x-drawn",
-        "16r1b2s4x-drawn", "16r1b3s4x-drawn",
+        "8r2b2s3x-drawn", "8r2b2s2x-drawn", "8r2b2s4x-drawn", "8r2b3s3x-drawn", "8r2b3s4x-drawn",
+        "8r2b4s4x-drawn", "12r2b2s3x-drawn", "12r2b3s4x-drawn", "16r2b2s4x-drawn", "16r2b2s4x-dealt",
+        "8r1b8s4x-drawn", "16r1b4s4x-drawn", "8r4b2s-drawn", "4r4b4s-drawn", "8r3b3s2x-drawn",
+        "12r3b2s2x-drawn",
     ),
     "form_c": (
-        "8r1b2s4x-drawn-own1-late4", "8r1b2s4x-drawn-own3-late4", "8r1b2s4x-drawn-own1-late2",
-        "8r1b2s4x-drawn-own0-late0", "8r1b3s4x-drawn-own3-late4", "4r2b2s2x-drawn-own1-late8",
-        "4r2b2s3x-drawn-own0-late0", "4r3b2s-drawn-own1-late4", "4r4b2s-drawn-own0-late0",
-        "2r3b3s-drawn-own1-late8", "8r2b2s4x-drawn-own1-late4", "8r2b2s4x-drawn-own0-late0",
-        "16r1b2s4x-drawn-own3-late2", "16r1b2s4x-drawn-own3-late6", "16r2b1s4x-drawn-own1-late2",
+        "4r2b2s2x-drawn-own1-late2", "4r2b2s2x-drawn-own1-late4", "4r2b2s2x-drawn-own1-late8",
+        "4r2b2s2x-drawn-own0-late0", "4r2b2s3x-drawn-own1-late3", "4r1b4s4x-drawn-own3-late8",
+        "4r1b4s4x-drawn-own3-late18", "8r1b2s4x-drawn-own1-late4", "8r1b2s4x-drawn-own3-late4",
+        "8r1b2s4x-drawn-own3-late12", "8r2b2s4x-drawn-own1-late1", "8r2b2s4x-drawn-own1-late4",
+        "8r2b2s4x-drawn-own3-late6", "8r2b2s4x-drawn-own0-late0", "4r4b2s-drawn-own0-late0",
+        "16r1b2s4x-drawn-own1-late2", "4r2b3s3x-drawn-own1-late4",
     ),
 }  # fmt: skip
 """What --geometries measures: the good ones of a far wider trial, on a whole H200 and on 48 of its SMs."""

@@ -19,17 +19,18 @@ MIN_BLOCKS: dict[str, int] = {
     "stream": 6,  # as the loop form, so that both see the same occupancy
     "ring": 2,  # of 320 threads (q6_K) or 448 (q4_K): 80 to 95 and 69 to 72 registers, activations held
     "form_c": 2,  # a ring too: its block and its registers
-    "async": 2,  # two passes of weights in flight: all 128 registers
+    "async": 2,  # a ring too
     "matmul": 4,  # 48 registers on sm_90 (so 5 blocks), 53 on sm_121; at 5 three of 8 loads wait there
     "form_a": 4,  # 64 registers for two rows; all 11 loads first on sm_90, 8 on sm_121 (where 72 would do)
     "form_b": 5,  # 47 registers, all 8 loads first on both; at 6 (40 registers) it spills and one load waits
     "q4k": 4,  # L2's warp per row: all 8 loads of a chunk first
     "q6k": 6,  # as the loop form
+    "attention_split": 4,  # 64 registers: a decode layer's 408 blocks at once on an H200
     "form_b_staged": 4,  # 56 registers on sm_90, 64 on sm_121; at 5 the staged weights spill
 }
 """Kernel form (the last part of a kernel's name) -> blocks per SM at 256 threads; absent: no bound."""
 
-RINGS = ("ring", "form_c")
+RINGS = ("ring", "async", "form_c")
 """Forms with a persistent grid and blocks larger than 256 threads."""
 
 

@@ -28,6 +28,12 @@ MOST_STAGES = 64
 MOST_THREADS = 448
 """Of a block: what the q4_K rings are compiled for (PROBES_RING_Q4K_BOUNDS); no other has several sets."""
 
+NEEDS: dict[str, tuple[str, tuple[int, int]]] = {
+    "ring": ("bulk copies need sm_90", (9, 0)),
+    "async": ("cp.async needs sm_80", (8, 0)),
+}
+"""How rows come into a stage, by an L1 form's name: what it takes, and since which compute capability."""
+
 DEFAULT_BLOCKS = 2
 """Blocks per SM where nobody swept: what the kernels' registers are bound to (core/bounds.py)."""
 
@@ -62,16 +68,16 @@ def room(blocks_per_sm: int, facts: DeviceFacts) -> int:
 
 def plan(
     units: int, row_stride: int, fills: int, geometry: Geometry, facts: DeviceFacts, rows_per_fill: int = 0,
-    share: int = 1, others: int = 1, most_blocks: int = 0,
+    share: int = 1, others: int = 1, most_blocks: int = 0, form: str = "ring",
 ) -> Plan:  # fmt: skip
     """The launch of `geometry` for `fills` tickets of rows of `units` units.
 
     rows_per_fill: rows that a stage holds, where that is not the ticket's own number of rows. share: kernels
     that are to have room on an SM at the same time, so that a successor's stages fill under its predecessor.
     others: the block's warps that do not sum: the feeder, and for some kernels a finisher. most_blocks: of
-    the grid, where that is not the tickets' number.
+    the grid, where that is not the tickets' number. form: how rows come, a key of NEEDS.
     Raises BadInput (a geometry that makes no sense) and Unavailable with the reason for a SKIPPED row: a GPU
-    before sm_90, rows that do not fit into shared memory, or sets that make a block too large.
+    without such copies, rows that do not fit into shared memory, or sets that make a block too large.
     """
     rows = rows_per_fill or geometry.rows
     if not 1 <= rows <= MOST_ROWS or geometry.rows < 1 or geometry.blocks_per_sm < 1 or geometry.stages < 0:
@@ -84,8 +90,9 @@ def plan(
             f"{geometry}: {geometry.sets} x {consumer_warps(units)} consumer warps make a block of "
             f"{threads} threads, more than {MOST_THREADS}"
         )
-    if facts.compute_capability < (9, 0):
-        raise Unavailable(f"bulk copies need sm_90, this GPU is {facts.arch}")
+    copies, since = NEEDS[form]
+    if facts.compute_capability < since:
+        raise Unavailable(f"{copies}, this GPU is {facts.arch}")
     one = stage_bytes(rows, row_stride)
     most = room(geometry.blocks_per_sm * share, facts)
     grid = min(fills, most_blocks or fills, facts.sms * geometry.blocks_per_sm)

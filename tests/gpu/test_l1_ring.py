@@ -9,7 +9,7 @@ import pytest
 
 from probes import l1_ring
 from probes.bench import BACKENDS, bits
-from probes.core import packing, q6k, q8
+from probes.core import packing, q6k, q8, ring
 from probes.core.layouts import LAYOUTS
 from probes.core.types import Shape, Unavailable
 from probes.l1_ring import Geometry
@@ -42,25 +42,32 @@ def kernels(bench: Any) -> dict[str, Any]:
     return built(lambda backend: bench.kernels("l1_ring", names, backend))
 
 
+def needs(bench: Any, form: str) -> None:
+    """Skip where this GPU has no such copies."""
+    why, since = ring.NEEDS[form]
+    if bench.gpu.facts.compute_capability < since:
+        pytest.skip(f"{why}, this GPU is {bench.gpu.facts.arch}")
+
+
+@pytest.mark.parametrize("form", ring.NEEDS)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("shape", sized(SHAPES, SMALL), ids=str)
-def test_ring_equals_the_oracle(bench: Any, kernels: Any, backend: str, shape: Shape) -> None:
+def test_a_ring_equals_the_oracle(bench: Any, kernels: Any, backend: str, shape: Shape, form: str) -> None:
     from probes.gpu.memory import Buffer
 
+    needs(bench, form)
     facts = bench.gpu.facts
-    if facts.compute_capability < (9, 0):
-        pytest.skip(f"bulk copies need sm_90, this GPU is {facts.arch}")
     raw, x8 = q6k.random_raw(shape, 1), q8.random_x8(shape.id, 2)
     want = bits(q6k.reference(raw, x8))
     for lay in LAYOUTS:
         packed = packing.pack(raw, lay)
         stride = packed.shape[1]
-        kernel = of(kernels, backend)[f"l1_{lay.name}_ring"]
+        kernel = of(kernels, backend)[f"l1_{lay.name}_{form}"]
         with Buffer.of(packed) as w, Buffer.of(x8) as x, Buffer(4 * shape.od) as out, Buffer(16) as counter:
             counter.upload(np.zeros(4, np.uint32))
             for geometry in GEOMETRIES:
                 try:
-                    made = l1_ring.plan(shape, lay, stride, geometry, facts)
+                    made = l1_ring.plan(shape, lay, stride, geometry, facts, form)
                 except Unavailable:
                     continue
                 l1_ring.make_room(kernel, made.config.smem_bytes)
@@ -70,50 +77,26 @@ def test_ring_equals_the_oracle(bench: Any, kernels: Any, backend: str, shape: S
                 )
                 out.poison()
                 launch.enqueue(bench.gpu.stream)
-                what = f"{backend} {lay.name} {shape} {geometry}"
+                what = f"{backend} {lay.name} {form} {shape} {geometry}"
                 np.testing.assert_array_equal(out.download(np.uint32, shape.od), want, err_msg=what)
                 assert counter.download(np.uint32, 1)[0] == 0, what
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("shape", sized(SHAPES, SMALL), ids=str)
-def test_async_equals_the_oracle(bench: Any, kernels: Any, backend: str, shape: Shape) -> None:
-    from probes.gpu.memory import Buffer
-
-    raw, x8 = q6k.random_raw(shape, 3), q8.random_x8(shape.id, 4)
-    want = bits(q6k.reference(raw, x8))
-    for lay in LAYOUTS:
-        packed = packing.pack(raw, lay)
-        stride = packed.shape[1]
-        kernel = of(kernels, backend)[f"l1_{lay.name}_async"]
-        with Buffer.of(packed) as w, Buffer.of(x8) as x, Buffer(4 * shape.od) as out:
-            for blocks in (1, 3, 1000):
-                config = l1_ring.async_plan(shape, lay, stride, blocks, bench.gpu.facts)
-                pointers = (w.address, x.address, out.address)
-                out.poison()
-                l1_ring.async_launch(kernel, config, pointers, shape.nbe, stride, shape.od).enqueue(
-                    bench.gpu.stream
-                )
-                np.testing.assert_array_equal(
-                    out.download(np.uint32, shape.od), want, err_msg=f"{backend} {lay.name} {shape} {blocks}"
-                )
-
-
+@pytest.mark.parametrize("form", ring.NEEDS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_replays_give_the_same_bits_and_leave_the_counter_at_zero(
-    bench: Any, kernels: Any, backend: str
+    bench: Any, kernels: Any, backend: str, form: str
 ) -> None:
     from probes.gpu.graph import capture
     from probes.gpu.memory import Buffer
 
+    needs(bench, form)
     facts = bench.gpu.facts
-    if facts.compute_capability < (9, 0):
-        pytest.skip(f"bulk copies need sm_90, this GPU is {facts.arch}")
     shape, lay = Shape(5120, 5120), LAYOUTS[3]
     raw, x8 = q6k.random_raw(shape, 5), q8.random_x8(shape.id, 6)
     want, packed = bits(q6k.reference(raw, x8)), packing.pack(raw, lay)
-    kernel = of(kernels, backend)[f"l1_{lay.name}_ring"]
-    made = l1_ring.plan(shape, lay, packed.shape[1], Geometry(2, 2, 3, drawn=True), facts)
+    kernel = of(kernels, backend)[f"l1_{lay.name}_{form}"]
+    made = l1_ring.plan(shape, lay, packed.shape[1], Geometry(2, 2, 3, drawn=True), facts, form)
     assert made.drawn
     l1_ring.make_room(kernel, made.config.smem_bytes)
     with Buffer.of(packed) as w, Buffer.of(x8) as x, Buffer(4 * shape.od) as out, Buffer(16) as counter:
@@ -141,9 +124,7 @@ def test_a_run_and_a_sweep_of_one_case(bench: Any) -> None:
     """Both ways through the probe itself: every row to the bit, and what the table should hold."""
     from probes import cli, l1_measure, l1_sweep
 
-    facts = bench.gpu.facts
-    if facts.compute_capability < (9, 0):
-        pytest.skip(f"bulk copies need sm_90, this GPU is {facts.arch}")
+    needs(bench, "ring")
     argv = ["--case", "attn_v_7b", "--form", "ring", "--form", "async", "--layout", "gpl"]
     (rows,) = l1_measure.measure(bench, cli.parser("l1").parse_args(argv))
     for variant in ("gpl_ring", "gpl_async", "padded_ring", "padded_ring_aa", "padded_loop"):

@@ -43,6 +43,7 @@ class Block(numba_on_host.Cuda):
         self.barriers: dict[int, Any] = {}
         self.prefetched: list[tuple[int, int]] = []
         self.copied, self.arrived = 0, 0
+        self.pieces: dict[int, list[tuple[int, Pointer]]] = {}  # by thread: not arrived for yet
         self.cluster, self.rank, self.gone = [self], 0, False
         self.joined = 0
         self.jobs: queue.Queue[Any] = queue.Queue()
@@ -125,6 +126,15 @@ class Block(numba_on_host.Cuda):
         self.copied += 1  # by one thread
         self.jobs.put((to, source, size, int(barrier)))
 
+    def copy_16(self, to: int, source: Pointer) -> None:
+        assert int(to) % 16 == source.offset % 16 == 0
+        assert source.offset >= 0 and source.offset + 16 <= source.array.size
+        self.memory[int(to) : int(to) + 16] = b"\xa5" * 16
+        self.pieces.setdefault(self._own.thread, []).append((int(to), source))
+
+    def arrive_copied(self, at: int) -> None:
+        self.jobs.put((self.pieces.pop(self._own.thread, []), int(at)))
+
     def prefetch(self, source: Pointer, size: int) -> None:
         assert size and source.offset % 16 == size % 16 == 0
         assert source.offset + int(size) <= source.array.size
@@ -152,6 +162,11 @@ class Block(numba_on_host.Cuda):
     def engine(self) -> None:
         while (job := self.jobs.get()) is not None:
             time.sleep(self.random.random() * 1e-4)
+            if len(job) == 2:
+                for to, source in job[0]:
+                    self.memory[to : to + 16] = source.array[source.offset : source.offset + 16].tobytes()
+                self.arrive(job[1])
+                continue
             to, source, size, barrier = job
             with self._lock:
                 self.memory[to : to + size] = source.array[source.offset : source.offset + size].tobytes()
@@ -170,6 +185,8 @@ class Block(numba_on_host.Cuda):
             barrier_expect=self.arrive,
             barrier_wait=self.wait,
             bulk_copy=self.copy,
+            copy_16=self.copy_16,
+            barrier_arrive_copied=self.arrive_copied,
             bulk_prefetch=self.prefetch,
             load16=lambda at: self.words(at, 4, "<u4"),
             load8=lambda at: self.words(at, 2, "<u4"),
@@ -202,6 +219,7 @@ class Block(numba_on_host.Cuda):
             self.jobs.put(None)
             engine.join()
             self.gone = True
+        assert not any(self.pieces.values()), "copies that no barrier counts"
         assert len(ended) == threads, "some thread waits for another that is gone"
         assert all(b.bytes == 0 for b in self.barriers.values()), "a copy is left over"
 

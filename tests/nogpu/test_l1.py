@@ -95,8 +95,8 @@ def test_every_form_is_planned_in_one_place() -> None:
                 continue
             made = l1_launch.plan(form, lay, shape, stride, h200)
             persistent = form.stem == "l1_ring"
-            assert made.config.grid == {"ring": 264, "async": 396}.get(form.name, shape.od)
-            assert (made.ring is not None) is (form.name == "ring")
+            assert made.config.grid == (264 if persistent else shape.od)
+            assert (made.ring is not None) is persistent
             assert made.note.endswith("tuned") is persistent
             with pytest.raises(BadInput):
                 l1_launch.plan(form, lay, shape, stride + 8, h200)
@@ -153,7 +153,7 @@ def test_predicted_rows_are_marked_so_and_hold_no_verdict() -> None:
         assert (by["dpl_loop", "cu"].time_s or 1) < (by["padded_loop", "cu"].time_s or 0)
         assert len(by) == 2 * len(l1.variants()) == 48
         ring = by["gpl_ring", "cu"]
-        held = tuning.l1("h200", l1.CASES[0].shape, "gpl").ring
+        held = tuning.l1("h200", l1.CASES[0].shape, "gpl")["ring"]
         assert (ring.grid, ring.blocks_per_sm) == (132 * held.blocks_per_sm, 2)
         assert ring.waves == ring.grid / 264 and ring.notes[0].startswith(f"geometry {held}, ")
         assert ring.notes[0].endswith(", tuned")

@@ -44,7 +44,7 @@ def test_every_form_runs_with_its_own_arguments_and_is_checked(bench: Bench) -> 
     assert (ring.grid, plain.grid) == (4, 40)
     assert (ring.waves, ring.blocks_per_sm) == (1.0, 2)
     assert ring.notes == ["geometry 8r2b0s-drawn, 1 stage, by the default rule"]
-    assert by["ffn_down_14b", "gpl_async"].notes == ["geometry 2b, by the default rule"]
+    assert by["ffn_down_14b", "gpl_async"].notes == ring.notes
     assert set(bench.files) == {"l1", "l1_ring", "harness"}  # type: ignore[attr-defined]
 
 
@@ -138,6 +138,8 @@ def test_what_is_left_to_a_plain_read_is_told_of_every_form_past_the_record() ->
     for word in ("2000", "50.0 %", "100.00 MiB", "4.00 µs", "1.00 µs", "75.0 %"):
         assert word in text, word
     (text,) = l1_limit.left([replace(row, variant="gpl_async")], "", True)
+    assert "75.0 %" in text and "100.00 MiB" in text, "copies fill its shared memory too"
+    (text,) = l1_limit.left([replace(row, variant="gpl_pf3")], "", True)
     assert "75.0 %" in text and "100.00 MiB" not in text, "no copies fill its shared memory"
     for without in (
         {"variant": "gpl_loop"}, {"variant": "padded_ring_aa"}, {"variant": "read_dpl"},
@@ -152,16 +154,16 @@ def test_a_sweep_names_every_geometry_once_and_what_to_write(bench: Bench) -> No
     variants = [r.variant for r in rows]
     assert len(set(variants)) == len(variants)
     tried = {v for v in variants if v.startswith("gpl_")}
-    assert tried == {f"gpl_ring@{g}" for g in l1_ring.CANDIDATES} | {f"gpl_async@{b}b" for b in (1, 2, 3, 4)}
+    assert tried == {f"gpl_{form}@{g}" for form in tuning.FORMS for g in l1_ring.CANDIDATES}
     assert {r.backend for r in rows} == {"cu"} and {r.windows for r in rows if r.samples_s} == {
         points.WINDOWS
     }
-    assert sum(v.startswith("padded_") for v in variants) == sum(l1_sweep.FEW.values())
+    assert sum(v.startswith("padded_") for v in variants) == l1_sweep.FEW * len(tuning.FORMS)
     why = {r.variant: r.skipped for r in rows if r.skipped}
     assert {w.rstrip("0123456789rbs-dealtwn") for w in why.values() if w} >= {"the same launch as gpl_ring@"}
     assert any("blocks of it fit on an SM" in (w or "") for w in why.values())
     chosen = l1_sweep.chosen(rows)["ffn_down_14b"]
-    assert set(chosen) == set(l1.READ_OF) and {t.ring.rows for t in chosen.values()} == {2}
+    assert set(chosen) == set(l1.READ_OF) and {t[form].rows for t in chosen.values() for form in t} == {2}
     text = tuning.dump("ffn_down_14b", chosen)
     head = 'devices = ["x"]\nwhere = "a test"\n\n'
     assert tuning.parse(head + text).l1 == {"ffn_down_14b": chosen}
@@ -174,7 +176,7 @@ def test_a_sweep_names_every_geometry_once_and_what_to_write(bench: Bench) -> No
 def test_a_sweep_of_one_form_and_layout(bench: Bench) -> None:
     rows = rows_of(bench, "--sweep", "--form", "async", "--layout", "padded", "--case", "attn_v_14b")
     assert {r.variant for r in rows if report.POINT in r.variant} == {
-        f"padded_async@{b}b" for b in (1, 2, 3, 4)
+        f"padded_async@{g}" for g in l1_ring.CANDIDATES
     }
     assert "it takes both forms" in l1_report.sections(rows, False)[0]
     for argv in (["--form", "loop"], ["--counters"], ["--processes", "2"], ["--blocks-per-sm", "2"]):

@@ -65,13 +65,16 @@ class Case:
         np.testing.assert_array_equal(out[:-1].view(np.uint32), self.want.view(np.uint32), err_msg=what)
         assert np.isnan(out[-1]), f"{what}: a word past the end was written"
 
-    def ring(self, lib: ctypes.CDLL, rows: int, stages: int, grid: int, drawn: bool, seed: int) -> None:
+    def ring(
+        self, lib: ctypes.CDLL, rows: int, stages: int, grid: int, drawn: bool, seed: int, form: str = "ring"
+    ) -> None:
         what = (
-            f"{self.lay.name} {self.shape} rows {rows} stages {stages} grid {grid} drawn {drawn} seed {seed}"
+            f"{form} {self.lay.name} {self.shape} rows {rows} stages {stages} grid {grid} drawn {drawn} "
+            f"seed {seed}"
         )
         out = np.full(self.shape.od + 1, np.nan, np.float32)
         counter = np.zeros(1, np.uint32)
-        fault = getattr(lib, f"run_ring_{self.lay.name}")(
+        fault = getattr(lib, f"run_{form}_{self.lay.name}")(
             pointer(self.w), pointer(self.x8), pointer(out), pointer(counter if drawn else None),
             self.shape.nbe, self.stride, self.shape.od, rows, stages, grid,
             32 * (ring.consumer_warps(self.shape.nunits) + 1),
@@ -87,27 +90,29 @@ MORE = [Shape(3, 7936), Shape(3, 8192), Shape(3, 8448), Shape(3, 16384), Shape(3
 """Just below, at and above every change of path: one, two, three and more units per thread."""
 
 
+@pytest.mark.parametrize("form", ["ring", "async"])
 @pytest.mark.parametrize("lay", LAYOUTS, ids=lambda lay: lay.name)
 @pytest.mark.parametrize("shape", [*SHAPES, *MORE], ids=str)
-def test_ring_equals_the_oracle_on_fibers(fibers: ctypes.CDLL, lay: Layout, shape: Shape) -> None:
+def test_ring_equals_the_oracle_on_fibers(fibers: ctypes.CDLL, lay: Layout, shape: Shape, form: str) -> None:
     case = Case(shape, lay)
     for rows, stages, grid, drawn in (
-        (1, 1, 1, False), (4, 2, 3, False), (4, 3, 2, True),
-        (2, 3, 5, True), (7, 1, 2, False), (1, 8, 4, True),
+        (1, 1, 1, False), (4, 2, 3, False), (4, 3, 2, True), (9, 2, 2, True),
+        (2, 3, 5, True), (15, 1, 2, False), (1, 8, 4, True),
     ):  # fmt: skip
         for seed in (0, 1, 2):
-            case.ring(fibers, rows, stages, grid, drawn, seed)
+            case.ring(fibers, rows, stages, grid, drawn, seed, form)
 
 
+@pytest.mark.parametrize("form", ["ring", "async"])
 @pytest.mark.parametrize("drawn", [False, True])
-def test_no_count_of_rows_or_stages_hangs_or_drops_a_row(fibers: ctypes.CDLL, drawn: bool) -> None:
+def test_no_count_of_rows_or_stages_hangs_or_drops_a_row(fibers: ctypes.CDLL, drawn: bool, form: str) -> None:
     """The protocol at a small size: every number of rows around every multiple of a turn of the ring."""
     for od in (*range(1, 14), 24, 25, 32, 33):
         case = Case(Shape(od, 256), LAYOUTS[od % 4], seed=od)
         for rows in (1, 2, 3, 5):
             for stages in (1, 2, 3, 4):
                 for grid in (1, 2, 3):
-                    case.ring(fibers, rows, stages, grid, drawn, seed=od + 5 * rows + stages)
+                    case.ring(fibers, rows, stages, grid, drawn, od + 5 * rows + stages, form)
 
 
 def test_the_ring_keeps_every_stage_in_flight(fibers: ctypes.CDLL) -> None:
@@ -119,20 +124,6 @@ def test_the_ring_keeps_every_stage_in_flight(fibers: ctypes.CDLL) -> None:
 def test_a_wait_that_nothing_ends_is_seen(fibers: ctypes.CDLL) -> None:
     """The emulator itself: a consumer warp too few, and the feeder waits for ever."""
     assert FAULTS[fibers.run_hang()] == "hang"
-
-
-@pytest.mark.parametrize("lay", LAYOUTS, ids=lambda lay: lay.name)
-@pytest.mark.parametrize("shape", [*SHAPES, *MORE], ids=str)
-def test_async_equals_the_oracle_on_fibers(fibers: ctypes.CDLL, lay: Layout, shape: Shape) -> None:
-    case = Case(shape, lay)
-    for grid, seed in ((1, 0), (2, 1), (3, 2)):
-        out = np.full(shape.od + 1, np.nan, np.float32)
-        fault = getattr(fibers, f"run_async_{lay.name}")(
-            pointer(case.w), pointer(case.x8), pointer(out), shape.nbe, case.stride, shape.od, grid,
-            32 * ring.consumer_warps(shape.nunits), seed,
-        )  # fmt: skip
-        assert FAULTS[fault] == "none"
-        case.checked(out, f"async {lay.name} {shape} grid {grid}")
 
 
 # Drawn tickets
@@ -255,8 +246,12 @@ def test_what_cannot_run_says_why() -> None:
     with pytest.raises(Unavailable, match="bytes of shared memory"):
         l1_ring.plan(shape, lay, stride, l1_ring.Geometry(1, 1), H200)
     small = Shape(8, 256)
-    with pytest.raises(Unavailable, match="need sm_90, this GPU is sm_86"):
-        l1_ring.plan(small, lay, 224, l1_ring.Geometry(1, 1), dataclasses.replace(H200, arch="sm_86"))
+    one = l1_ring.Geometry(1, 1)
+    with pytest.raises(Unavailable, match="bulk copies need sm_90, this GPU is sm_86"):
+        l1_ring.plan(small, lay, 224, one, dataclasses.replace(H200, arch="sm_86"))
+    assert l1_ring.plan(small, lay, 224, one, dataclasses.replace(H200, arch="sm_86"), "async").stages == 1
+    with pytest.raises(Unavailable, match=r"cp\.async needs sm_80, this GPU is sm_75"):
+        l1_ring.plan(small, lay, 224, one, dataclasses.replace(H200, arch="sm_75"), "async")
     for wrong in (l1_ring.Geometry(0, 1), l1_ring.Geometry(33, 1), l1_ring.Geometry(1, 0)):
         with pytest.raises(BadInput, match="a ring needs"):
             l1_ring.plan(small, lay, 224, wrong, H200)

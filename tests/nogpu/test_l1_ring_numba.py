@@ -18,12 +18,12 @@ from tests.nogpu import ring_on_host
 STRIDE, UNITS = 48, 4
 
 
-def make(ops: Any, most_held: int = 3) -> Any:
-    """l1_*_ring over the stand-in's weights."""
-    from kernels_numba import ring_block, ring_feed
+def make(ops: Any, most_held: int = 3, form: str = "ring") -> Any:
+    """l1_*_ring or l1_*_async over the stand-in's weights."""
+    from kernels_numba import l1_ring, ring_block, ring_feed
 
     weights = ring_on_host.stand_in(UNITS, most_held)(ops)
-    run = ring_feed.form(ops, weights, ring_feed.row_job(ops), ring_feed.no_hooks(ops))
+    run = ring_feed.form(ops, weights, l1_ring._JOBS[form](ops), ring_feed.no_hooks(ops))
     ring_of = ring_block.ring_of(ops)
 
     def kernel(w: Any, out: Any, counter: Any, nbe: Any, od: Any, rows: Any, stages: Any) -> None:
@@ -35,7 +35,7 @@ def make(ops: Any, most_held: int = 3) -> Any:
 
 def launch(
     monkeypatch: pytest.MonkeyPatch, od: int, rows: int, stages: int, grid: int, drawn: bool, consumers: int,
-    nbe: int, sets: int = 1, most_held: int = 3,
+    nbe: int, sets: int = 1, most_held: int = 3, form: str = "ring",
 ) -> None:  # fmt: skip
     """One launch, its blocks backwards; every row's sum and the counter are looked at."""
     weights = np.zeros((od, STRIDE // 4), np.int32)
@@ -43,7 +43,7 @@ def launch(
     out, counter = np.full(od + 1, -1.0, np.float32), np.zeros(1, np.uint32)
     args = (weights.view(np.uint8), out, counter if drawn else None, *map(np.int32, (nbe, od, rows, stages)))
     ring_on_host.launch(
-        monkeypatch, partial(make, most_held=most_held), args, grid, 32 * (sets * consumers + 1),
+        monkeypatch, partial(make, most_held=most_held, form=form), args, grid, 32 * (sets * consumers + 1),
         stages * ring.stage_bytes(rows, STRIDE), reversed(range(grid)), seed=od,
     )  # fmt: skip
     owned = nbe * UNITS
@@ -52,6 +52,7 @@ def launch(
     assert counter[0] == 0
 
 
+@pytest.mark.parametrize("form", ["ring", "async"])
 @pytest.mark.parametrize("drawn", [False, True])
 @pytest.mark.parametrize(
     ("od", "rows", "stages", "grid", "consumers"),
@@ -61,9 +62,10 @@ def launch(
     ],
 )  # fmt: skip
 def test_every_row_comes_out_once(
-    monkeypatch: pytest.MonkeyPatch, od: int, rows: int, stages: int, grid: int, consumers: int, drawn: bool
-) -> None:
-    launch(monkeypatch, od, rows, stages, grid, drawn, consumers, nbe=8 * consumers)
+    monkeypatch: pytest.MonkeyPatch, form: str, od: int, rows: int, stages: int, grid: int,
+    consumers: int, drawn: bool,
+) -> None:  # fmt: skip
+    launch(monkeypatch, od, rows, stages, grid, drawn, consumers, nbe=8 * consumers, form=form)
 
 
 @pytest.mark.parametrize(("nbe", "consumers"), [(1, 1), (13, 2), (65, 8), (129, 8), (193, 8)])
@@ -73,7 +75,19 @@ def test_every_count_of_units_is_summed(monkeypatch: pytest.MonkeyPatch, nbe: in
         launch(monkeypatch, 3, 3, 2, 1, False, consumers, nbe, most_held=most_held)
 
 
-@pytest.mark.parametrize(("consumers", "sets", "rows"), [(1, 2, 14), (1, 3, 5), (2, 2, 9), (1, 4, 1)])
+@pytest.mark.parametrize(("nbe", "consumers"), [(3, 1), (4, 1), (9, 2), (12, 2), (36, 5)])
+@pytest.mark.parametrize(("rows", "sets"), [(3, 1), (8, 1), (9, 2), (15, 1), (16, 3)])
+def test_a_half_empty_warp_takes_two_rows_at_once(
+    monkeypatch: pytest.MonkeyPatch, nbe: int, consumers: int, rows: int, sets: int
+) -> None:
+    """16 lanes at most of the last warp own a unit: passes of eight rows, pairs, and one alone."""
+    assert 0 < nbe * UNITS - 32 * (consumers - 1) <= 16
+    launch(monkeypatch, 29, rows, 2, 1, True, consumers, nbe, sets)
+
+
+@pytest.mark.parametrize(
+    ("consumers", "sets", "rows"), [(1, 2, 14), (1, 3, 5), (2, 2, 9), (1, 4, 1), (1, 3, 8)]
+)
 def test_sets_of_consumers_take_passes_by_turns(
     monkeypatch: pytest.MonkeyPatch, consumers: int, sets: int, rows: int
 ) -> None:

@@ -72,6 +72,46 @@ def test_a_layer_of_13_kernels_equals_the_oracle(
     np.testing.assert_array_equal(bits(buffers["w.cache"]), bits(cache))
 
 
+def guarded(array: NDArray[Any]) -> NDArray[Any]:
+    """The array with a few KiB of NaN after its end, of both float widths: what is read there shows."""
+    return np.concatenate([bits(array), np.full(1 << 14, 0xFF, np.uint8)])
+
+
+def random_parts(splits: int) -> NDArray[np.float32]:
+    """attention_split's results for TINY's heads, tops far enough apart that some weights vanish."""
+    rng = np.random.default_rng(splits)
+    parts = rng.standard_normal((TINY.heads, splits, decode.CONSTANTS.part), dtype=np.float32)
+    parts[:, :, 128] *= 20
+    parts[:, :, 129] = rng.uniform(1, 64, parts.shape[:2])
+    return parts
+
+
+@pytest.mark.parametrize("kv", [1, 2, 33, 64, 65, 97, 128])
+@pytest.mark.parametrize(("kind", "seed"), [("plain", 0), ("entry", 1), ("late", 7)])
+def test_a_split_of_any_length_equals_the_oracle(
+    l2_on_host: ctypes.CDLL, kv: int, kind: str, seed: int
+) -> None:
+    """Nothing past the last position counts, and nothing but the parts is written."""
+    q = np.random.default_rng(kv).standard_normal(TINY.heads * 128).astype(np.float32)
+    cache = decode.cache(TINY, kv, kv + 1)
+    want = decode.attention_split(q, cache, kv)
+    buffers = {"q": guarded(q), "w.cache": guarded(cache), "parts": guarded(want * np.float32("nan"))}
+    run(l2_on_host, l2_chains.decode_steps(kv, TINY)[3], buffers, kind, seed)
+    np.testing.assert_array_equal(buffers["parts"], guarded(want))
+
+
+@pytest.mark.parametrize("splits", [1, 2, 16, 17, 63, 64, 65, 128, 129, 255, 256])
+@pytest.mark.parametrize(("kind", "seed"), [("plain", 0), ("entry", 7)])
+def test_any_number_of_splits_combines_as_the_oracle_says(
+    l2_on_host: ctypes.CDLL, splits: int, kind: str, seed: int
+) -> None:
+    parts = random_parts(splits)
+    want = decode.attention_combine(parts)
+    buffers = {"parts": guarded(parts), "attention": guarded(want * np.float32("nan"))}
+    run(l2_on_host, l2_chains.decode_steps(splits * 64, TINY)[4], buffers, kind, seed)
+    np.testing.assert_array_equal(buffers["attention"], guarded(want))
+
+
 @pytest.mark.parametrize("kind", ["plain", "late"])
 def test_the_stream_chain_equals_the_oracle(l2_on_host: ctypes.CDLL, kind: str) -> None:
     tiles = 3
@@ -208,6 +248,36 @@ def test_a_numba_kernel_s_blocks_equal_the_oracle(number: int, monkeypatch: pyte
         assert hit.sum() == 2 * 5 * decode.CONSTANTS.part
     else:
         assert hit.sum() == got.size * len(blocks) // step.grid
+
+
+@pytest.mark.parametrize("kv", [1, 33, 64, 65])
+def test_a_numba_split_of_any_length_equals_the_oracle(kv: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last KV head's last split: an index past the cache's end raises."""
+    from kernels_numba import l2 as twins
+
+    q = np.random.default_rng(kv).standard_normal(TINY.heads * 128).astype(np.float32)
+    cache, n = decode.cache(TINY, kv, kv + 1), decode.splits(kv)
+    want = decode.attention_split(q, cache, kv)
+    got = np.full_like(want, np.nan)
+    args = [q, cache.reshape(-1).view(np.uint8), got, *map(np.int32, (2, kv, n)), np.float32(decode.SCALE)]
+    emulator().launch(monkeypatch, twins._FORMS["attention_split"][0], args, 2 * n, 256, [2 * n - 1])
+    np.testing.assert_array_equal(bits(got[5:, -1]), bits(want[5:, -1]))
+    assert np.isnan(got).sum() == got.size - 5 * decode.CONSTANTS.part
+
+
+@pytest.mark.parametrize("splits", [1, 64, 65, 129, 256])
+def test_numba_combines_any_number_of_splits(splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last head: an index past the parts' end raises."""
+    from kernels_numba import l2 as twins
+
+    parts, last = random_parts(splits), TINY.heads - 1
+    got = np.full(TINY.heads * 128, np.nan, np.float32)
+    form = twins._FORMS["attention_combine"][0]
+    emulator().launch(monkeypatch, form, [parts, got, np.int32(splits)], TINY.heads, 128, [last])
+    np.testing.assert_array_equal(
+        bits(got[last * 128 :]), bits(decode.attention_combine(parts)[last * 128 :])
+    )
+    assert np.isnan(got[: last * 128]).all()
 
 
 def test_numba_s_synthetic_kernels_equal_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:

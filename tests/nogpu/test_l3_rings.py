@@ -146,7 +146,7 @@ def test_geometries_names_every_candidate_once_and_what_to_write(small: HostBenc
     # 11 groups on 2, 4, 6 or 8 blocks of 2 SMs: some are shared, whatever a block owns
     assert [r.skipped for r in rings if r.skipped] == []
     chosen = l3_geometries.chosen(rows, "gate_up_14b")
-    assert {k: c.ring.rows for k, c in chosen.items()} == {"pair_ring": 2, "form_c": 2}
+    assert {k: c.ring.rows for k, c in chosen.items()} == {"pair_ring": 4, "form_c": 4}
     text = tuning.dump_l3("gate_up_14b", chosen)
     head = 'devices = ["x"]\nwhere = "a test"\n[l1]\n'
     assert tuning.parse(head + text).l3 == {"gate_up_14b": chosen}
@@ -172,7 +172,7 @@ def test_geometries_that_do_not_fit_say_why(bench: HostBench, monkeypatch: pytes
     (rows,) = l3_measure.measure(bench, flags("--geometries", "--variant", "form_c"))
     why = {r.variant: r.skipped for r in rows if r.skipped}
     assert why["form_c@8r1b2s4x-drawn-own1-late4"] == "only 0 blocks of it fit on an SM"
-    assert why["form_c@4r3b2s-drawn-own1-late4"] == "only 1 blocks of it fit on an SM"
+    assert why["form_c@4r4b2s-drawn-own0-late0"] == "only 1 blocks of it fit on an SM"
 
 
 def test_geometries_of_one_variant(bench: HostBench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,8 +211,8 @@ def test_geometries_of_a_partition_are_written_for_it(
     monkeypatch.setattr(l3_measure, "partition", cut)
     (rows,) = l3_measure.measure(small, flags("--geometries", "--sms", "1"))
     assert {r.device for r in rows} == {"two-sms-1sm"}
-    grids = {r.grid for r in rows if r.samples_s and r.variant.startswith("form_c@4r3b")}
-    assert grids == {3}
+    grids = {r.grid for r in rows if r.samples_s and r.variant.startswith("form_c@4r4b")}
+    assert grids == {4}
     (section,) = l3_report.sections(rows, True)
     assert '[l3."gate_up_14b@1sm"]' in section
 

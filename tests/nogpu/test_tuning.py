@@ -7,7 +7,7 @@ import pytest
 from probes import l1, l1_ring
 from probes.core import device, tuning
 from probes.core.layouts import LAYOUTS, layout
-from probes.core.tuning import Geometry, Tuned
+from probes.core.tuning import Geometry
 from probes.core.types import BadInput, Shape, Unavailable
 
 H200 = device.load("h200")
@@ -23,9 +23,10 @@ def test_the_h200s_rows_are_candidates_that_fit() -> None:
         shape = tuning.CASES[case]
         for name, tuned in rows.items():
             lay = layout(name)
-            assert tuned.ring in l1_ring.CANDIDATES and tuned.async_blocks in l1_ring.ASYNC_CANDIDATES
-            made = l1_ring.plan(shape, lay, lay.row_stride(shape.nbe), tuned.ring, H200)
-            assert made.config.smem_bytes <= H200.smem_per_block_max_bytes
+            for form, geometry in tuned.items():
+                assert geometry in l1_ring.CANDIDATES
+                made = l1_ring.plan(shape, lay, lay.row_stride(shape.nbe), geometry, H200, form)
+                assert made.config.smem_bytes <= H200.smem_per_block_max_bytes
             assert tuning.l1("nvidia-h200", shape, name) == tuned
 
 
@@ -82,7 +83,8 @@ def test_a_geometry_is_its_text(text: str, geometry: Geometry) -> None:
 
 
 def test_rows_survive_being_written() -> None:
-    rows = {"padded": Tuned(Geometry(4, 2, 3), 1), "gpl": Tuned(Geometry(8, 1, 0, True), 4)}
+    a, b = Geometry(4, 2, 3), Geometry(8, 1, 0, True)
+    rows = {"padded": {"ring": a, "async": a}, "gpl": {"ring": b, "async": a}}
     text = 'devices = ["a", "b"]\nwhere = "here"\n' + tuning.dump("attn_v_7b", rows)
     assert tuning.parse(text) == tuning.Table(("a", "b"), "here", {"attn_v_7b": rows})
 
@@ -92,12 +94,15 @@ def test_rows_survive_being_written() -> None:
     [
         ("devices = [", "not valid TOML"),
         ('devices = ["a"]\nwhere = "x"', "'l1' is missing"),
-        ('[l1.nothing]\ngpl = { ring = "1r1b0s-dealt", async = 1 }', "no such case"),
-        ('[l1.attn_v_7b]\nnone = { ring = "1r1b0s-dealt", async = 1 }', "no such case or layout"),
+        ('[l1.nothing]\ngpl = { ring = "1r1b0s-dealt", async = "1r1b0s-dealt" }', "no such case"),
+        ('[l1.attn_v_7b]\nno = { ring = "1r1b0s-dealt", async = "1r1b0s-dealt" }', "no such case or layout"),
         ('[l1.attn_v_7b]\ngpl = { ring = "1r1b0s-dealt" }', "a row is"),
-        ('[l1.attn_v_7b]\ngpl = { ring = "1r1b0s-dealt", async = 0 }', "blocks per SM, got 0"),
-        ('[l1.attn_v_7b]\ngpl = { ring = "fast", async = 1 }', "got 'fast'"),
-        ('[l1.attn_v_7b]\ngpl = { ring = "8r2b0s3x-drawn", async = 1 }', "one set of consumers, got 8r2b"),
+        ('[l1.attn_v_7b]\ngpl = { ring = "1r1b0s-dealt", async = 2 }', "got '2'"),
+        ('[l1.attn_v_7b]\ngpl = { ring = "fast", async = "1r1b0s-dealt" }', "got 'fast'"),
+        (
+            '[l1.attn_v_7b]\ngpl = { ring = "8r2b0s3x-drawn", async = "1r1b0s-dealt" }',
+            "one set of consumers, got 8r2b",
+        ),
         (
             '[l1]\n[l2.ffn_down24]\nffn_down = { ring = "2r2b0s2x-dealt", ahead = 0 }',
             "ffn_down: this kernel's block has one set of consumers, got 2r2b0s2x-dealt",
@@ -123,10 +128,13 @@ def test_a_bad_table_names_its_fault(text: str, words: str) -> None:
         ("[l1]\n[l2]\nffn_down24 = 1", r"\[l2.ffn_down24\] holds rows, got 1"),
         ("[l1]\n[l3]\ngate_up_14b = 1", r"\[l3.gate_up_14b\] holds rows, got 1"),
         (
-            '[l1.lm_head_14b]\ngpl = { ring = "0r1b0s-dealt", async = 1 }',
+            '[l1.lm_head_14b]\ngpl = { ring = "0r1b0s-dealt", async = "1r1b0s-dealt" }',
             r"\[l1.lm_head_14b\] gpl: a ring has 1 to 32",
         ),
-        ('[l1.lm_head_14b]\ngpl = { ring = "bad", async = 1 }', r"\[l1.lm_head_14b\] gpl: .*got 'bad'"),
+        (
+            '[l1.lm_head_14b]\ngpl = { ring = "1r1b0s-dealt", async = "bad" }',
+            r"\[l1.lm_head_14b\] gpl: .*got 'bad'",
+        ),
     ],
 )
 def test_what_stands_in_a_wrong_place_is_named(text: str, said: str) -> None:

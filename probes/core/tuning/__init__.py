@@ -4,7 +4,7 @@
     where = "..."                       # the sweep it comes from
 
     [l1.lm_head_14b]                    # a case, a row per layout
-    gpl = { ring = "8r2b0s-drawn", async = 3 }
+    gpl = { ring = "8r2b0s-drawn", async = "4r2b0s-drawn" }
 
     [l2.ffn_down24]                     # a chain of ring kernels, a row per matrix; not every table has one
     ffn_down = { ring = "2r2b5s-dealt", ahead = 0, plain = "2r2b0s-dealt" }
@@ -16,10 +16,10 @@
     [l3."gate_up_14b@48sm"]             # the same in a partition of 48 SMs, where that has rows of its own
 
 `ring` is a geometry as the sweep's rows name it (`gpl_ring@8r2b0s-drawn`; with `3x` three sets of consumers,
-which only L3's kernels have), `async` blocks per SM, `ahead` the fills beyond a ring's stages that are
-prefetched into L2, `plain` the ring of the plain graph, `own` the groups of 32 that a block of form_c makes
-by itself, `late` the fills of those that it keeps for after the ones that it draws. What no row speaks of
-gets its probe's own rule (`l1_ring.default_geometry`, `l2_ring.default_geometry`,
+which only L3's kernels have), `async` that of L1's form of this name, `ahead` the fills beyond a ring's
+stages that are prefetched into L2, `plain` the ring of the plain graph, `own` the groups of 32 that a block
+of form_c makes by itself, `late` the fills of those that it keeps for after the ones that it draws. What no
+row speaks of gets its probe's own rule (`l1_ring.default_geometry`, `l2_ring.default_geometry`,
 `l3_launch.default_choice`).
 """
 
@@ -67,12 +67,11 @@ class Geometry:
         return cls(rows, blocks, stages, found[5] == "drawn", sets)
 
 
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """What a sweep chose for one case and layout: the ring's geometry, and async's blocks per SM."""
+FORMS = ("ring", "async")
+"""L1's forms that have a geometry."""
 
-    ring: Geometry
-    async_blocks: int
+Tuned = Mapping[str, Geometry]
+"""What a sweep chose for one case and layout of L1: a geometry by form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +190,10 @@ def _tuned(row: object, case: str, lay: str, name: str) -> Tuned:
     where = f"{name}: [l1.{case}] {lay}"
     if case not in CASES or lay not in {x.name for x in LAYOUTS}:
         raise BadInput(f"{where}: there is no such case or layout")
-    if not isinstance(row, dict) or row.keys() != {"ring", "async"}:
-        raise BadInput(f'{where}: a row is {{ ring = "8r2b0s-drawn", async = 2 }}, got {row!r}')
-    ring, blocks = _one_set(row["ring"], where), row["async"]
-    if not isinstance(blocks, int) or isinstance(blocks, bool) or blocks < 1:
-        raise BadInput(f"{where}: async counts blocks per SM, got {blocks!r}")
-    return Tuned(ring, blocks)
+    if not isinstance(row, dict) or row.keys() != set(FORMS):
+        like = '{ ring = "8r2b0s-drawn", async = "4r2b0s-drawn" }'
+        raise BadInput(f"{where}: a row is {like}, got {row!r}")
+    return {form: _one_set(row[form], where) for form in FORMS}
 
 
 def _one_set(text: object, where: str) -> Geometry:
@@ -321,6 +318,6 @@ def dump(case: str, rows: Mapping[str, Tuned]) -> str:
     """One case's rows as they stand in a table."""
     wide = max(map(len, rows))
     lines = [
-        f'{lay:{wide}} = {{ ring = "{row.ring}", async = {row.async_blocks} }}' for lay, row in rows.items()
+        f'{lay:{wide}} = {{ ring = "{row["ring"]}", async = "{row["async"]}" }}' for lay, row in rows.items()
     ]
     return "\n".join([f"[l1.{case}]", *lines])

@@ -3,18 +3,15 @@
 
 #include "l1_ring.cu"
 
-#define PROBES_RUN(layout)                                                                                              \
-    extern "C" int run_ring_##layout(const uint8_t* w, const uint8_t* x8, float* out, uint32_t* counter, int nbe,         \
-                                     int stride, int od, int rows, int stages, int grid, int block, int64_t smem,       \
-                                     unsigned seed) {                                                                   \
-        return host::ring_launch(grid, block, smem, seed,                                                                          \
-                      [=] { l1_##layout##_ring(w, x8, out, counter, nbe, stride, od, rows, stages); });                 \
-    }                                                                                                                   \
-    extern "C" int run_async_##layout(const uint8_t* w, const uint8_t* x8, float* out, int nbe, int stride, int od,       \
-                                      int grid, int block, unsigned seed) {                                             \
-        return host::ring_launch(grid, block, 0, seed, [=] { l1_##layout##_async(w, x8, out, nbe, stride, od); });                 \
+#define PROBES_RUN(layout, form)                                                                                 \
+    extern "C" int run_##form##_##layout(const uint8_t* w, const uint8_t* x8, float* out, uint32_t* counter,    \
+                                         int nbe, int stride, int od, int rows, int stages, int grid, int block, \
+                                         int64_t smem, unsigned seed) {                                         \
+        return host::ring_launch(grid, block, smem, seed,                                                       \
+                                 [=] { l1_##layout##_##form(w, x8, out, counter, nbe, stride, od, rows, stages); }); \
     }
-PROBES_LAYOUTS(PROBES_RUN)
+#define PROBES_RUN_BOTH(layout) PROBES_RUN(layout, ring) PROBES_RUN(layout, async)
+PROBES_LAYOUTS(PROBES_RUN_BOTH)
 extern "C" int64_t most_copies() { return host::most_copies; }
 extern "C" int run_hang() {
     return host::ring_launch(1, 64, 64, 0, [] {

@@ -1,7 +1,7 @@
 // What the ring kernels need of a GPU, for kernels that run whole on host fibers: barriers, bulk copies and all.
 //
 // A bulk copy spoils its stage at once and lands at a time that the seed chooses, whole and in any order, while
-// threads wait. A barrier is its pending arrivals, its outstanding bytes and its phase, as PTX defines them. A wait
+// threads wait. So do the copies of 16 bytes of one thread, as far as it arrived for them, in its order alone. A barrier is its pending arrivals, its outstanding bytes and its phase, as PTX defines them. A wait
 // that nothing can end any more (or that takes too long) ends the run with an error instead of hanging.
 //
 // Blocks run one after another, in order or, for seeds above 1, shuffled: a kernel in which one waits for another that has
@@ -10,6 +10,7 @@
 
 #include "cuda_runtime.h"
 
+#include <array>
 #include <map>
 #include <numeric>
 
@@ -32,11 +33,20 @@ struct Copy {
     void* barrier;
 };
 
+// What one thread copied by 16 bytes up to one arrival.
+struct Batch {
+    int thread;
+    std::vector<std::array<const uint8_t*, 2>> pieces;  // to, from
+    void* barrier;
+};
+
 inline int grid, threads, fault, met;
 inline size_t memory_size;
 inline std::vector<uint8_t> memory;
 inline std::map<void*, State> barriers;
 inline std::vector<Copy> copies;
+inline std::vector<Batch> batches;
+inline std::map<int, std::vector<std::array<const uint8_t*, 2>>> pieces;  // by thread: not arrived for yet
 inline std::mt19937 chance;
 inline int64_t progress, most_copies, prefetches, made, idle_looks;
 
@@ -63,9 +73,21 @@ inline void settle(State& s) {
     if (s.pending == 0 && s.bytes == 0) s.pending = s.arrivals, ++s.phase, ++progress;
 }
 
+inline void land_batch(size_t k) {
+    k = std::find_if(batches.begin(), batches.end(), [k](const Batch& b) { return b.thread == batches[k].thread; }) -
+        batches.begin();
+    const Batch b = batches[k];
+    batches.erase(batches.begin() + k);
+    for (const auto& [to, from] : b.pieces) std::memcpy(const_cast<uint8_t*>(to), from, 16);
+    State& s = state(b.barrier);
+    --s.pending, ++progress;
+    settle(s);
+}
+
 inline void land_one() {
-    if (copies.empty()) return;
-    const size_t k = chance() % copies.size();
+    if (copies.empty() && batches.empty()) return;
+    const size_t k = chance() % (copies.size() + batches.size());
+    if (k >= copies.size()) return land_batch(k - copies.size());
     const Copy c = copies[k];
     copies.erase(copies.begin() + k);
     std::memcpy(c.to, c.from, c.bytes);
@@ -126,6 +148,19 @@ inline void bulk_copy(uint8_t* to, const uint8_t* from, uint32_t bytes, Barrier*
     host::copies.push_back({to, from, bytes, b});
     host::most_copies = std::max<int64_t>(host::most_copies, host::copies.size());
 }
+inline void copy_16(uint8_t* to, const uint8_t* from) {
+    const uint8_t* start = ring_memory();
+    const auto bad = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 != 0; };
+    if (bad(to) || bad(from) || to < start || to + 16 > start + host::memory_size) host::fail(host::kBadCopy);
+    std::memset(to, 0xA5, 16);
+    host::pieces[threadIdx.x].push_back({to, from});
+}
+inline void barrier_arrive_copied(Barrier* b) {
+    if (++host::made > 200000) host::fail(host::kHang), host::give_up();
+    auto& mine = host::pieces[threadIdx.x];
+    host::batches.push_back({static_cast<int>(threadIdx.x), std::move(mine), b});
+    mine.clear();
+}
 inline void bulk_prefetch(const uint8_t* from, uint32_t bytes) {
     if (bytes == 0 || bytes % 16 || reinterpret_cast<uintptr_t>(from) % 16) host::fail(host::kBadCopy);
     ++host::prefetches;
@@ -169,13 +204,15 @@ inline int ring_launch(int grid, int block, size_t smem, unsigned seed, const st
     if (seed > 1) std::shuffle(blocks.begin(), blocks.end(), host::chance);
     for (int b : blocks) {  // host::launch numbers blocks from 0: one at a time, so set anew
         host::memory.assign(smem + 16, 0xFF);
-        host::barriers.clear(), host::copies.clear(), host::met = 0;
+        host::barriers.clear(), host::copies.clear(), host::batches.clear(), host::pieces.clear(), host::met = 0;
         const std::function<void()> body = [&, b] {
             blockIdx.x = b;
             kernel();
         };
         host::launch(1, block, seed, body);
-        if (!host::copies.empty()) host::fail(host::kCopyLeftOver);
+        if (!host::copies.empty() || !host::batches.empty()) host::fail(host::kCopyLeftOver);
+        for (const auto& [thread, open] : host::pieces)
+            if (!open.empty()) host::fail(host::kCopyLeftOver);
         if (host::fault) break;
     }
     return host::fault;
