@@ -78,7 +78,7 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
     ops = gpu_ops()
     unit = q6k.functions(ops, lay)
     load, term, checksum = unit.load, unit.term, unit.checksum
-    advance, add = ops.advance, ops.add
+    advance, add, kept = ops.advance, ops.add, ops.kept
     reduce_row, reduce_words = reductions(ops).row, reductions(ops).words
 
     def loop(w, x8, out, nbe, row_stride):  # see the module's docstring
@@ -115,7 +115,7 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
 
     def pf(w, x8, out, nbe, row_stride):  # see the module's docstring
         t = int32(cuda.threadIdx.x)
-        row = advance(w, int64(cuda.blockIdx.x) * int64(row_stride))
+        row = kept(advance(w, int64(cuda.blockIdx.x) * int64(row_stride)))
         second, nunits = int32(t + THREADS), int32(nbe * 8)
         if (second & ~31) < nunits:
             acc = two(row, x8, nbe, t, second < nunits)
@@ -127,7 +127,7 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
 
     def pf3(w, x8, out, nbe, row_stride):  # see the module's docstring
         t = int32(cuda.threadIdx.x)
-        row = advance(w, int64(cuda.blockIdx.x) * int64(row_stride))
+        row = kept(advance(w, int64(cuda.blockIdx.x) * int64(row_stride)))
         third, nunits = int32(t + 2 * THREADS), int32(nbe * 8)
         if (third & ~31) < nunits:
             acc = three(row, x8, nbe, t, third < nunits)

@@ -128,8 +128,16 @@ def gpu_ops() -> SimpleNamespace:
     from numba.cuda import libdevice
     from numba.cuda.extending import intrinsic
 
+    def keep(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        """The same pointer to global memory, which the compiler will not work out anew for every load."""
+        asm = ir.InlineAsm(ir.FunctionType(_I64, [_I64]), "mov.b64 $0, $1;", "=l,l", side_effect=True)
+        moved = builder.call(asm, [builder.ptrtoint(args[0], _I64)])
+        in_global = builder.inttoptr(moved, args[0].type.pointee.as_pointer(1))
+        return builder.addrspacecast(in_global, args[0].type)
+
     return SimpleNamespace(
         jit=cuda.jit(device=True),
+        kept=intrinsic(lambda typingctx, pointer: (pointer(pointer), keep)),
         mul=libdevice.fmul_rn,
         add=libdevice.fadd_rn,
         sub=libdevice.fsub_rn,
