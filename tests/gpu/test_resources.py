@@ -46,6 +46,8 @@ def test_predicted_occupancy_is_the_drivers(bench: Any, stem: str, backend: Any)
             for smem in (0, 4096, 30000):
                 if block > kernel.handle.attributes.max_threads_per_block:
                     continue
+                if kernel.resources.smem_bytes + smem > 48 << 10:
+                    continue  # a kernel has to be allowed more than that first
                 ours = occupancy(kernel.resources, block, smem, facts)
                 driver = kernel.blocks_per_sm(block, smem)
                 assert ours.blocks_per_sm == driver, (name, block, smem, ours.limiter)
