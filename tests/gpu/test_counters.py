@@ -39,7 +39,8 @@ def test_the_profiler_s_figures_land_in_rows_and_report(name: str, tmp_path: Pat
     denied = next((n for n in notes if "ERR_NVGPUCTRPERM" in n), "")
     if denied:
         pytest.skip(denied)
-    shown = [r for r in rows if r.variant in wanted and r.content_bytes]  # a verdict has its variant's name too
+    # A verdict's row has its variant's name too, and no bytes.
+    shown = [r for r in rows if r.variant in wanted and r.content_bytes]
     if all(r.skipped for r in rows):
         pytest.skip(f"nothing runs here: {rows[0].skipped}")
     ran = {r.variant: r for r in shown if not r.skipped}

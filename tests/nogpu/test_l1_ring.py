@@ -319,3 +319,24 @@ def test_before_sm_90_async_alone_is_compiled() -> None:
     except Unavailable as error:
         pytest.skip(str(error))
     assert resources["l1_gpl_ring"].registers < 16 < resources["l1_gpl_async"].registers
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89"])
+@pytest.mark.parametrize("backend", ["cu", "numba"])
+def test_async_needs_nothing_past_sm_80(arch: str, backend: str) -> None:
+    """Copies that a barrier counts in, and a wait that only asks."""
+    from kernels_cu import build
+    from kernels_numba import compile as numba_compile
+
+    name = "l1_gpl_async"
+    try:
+        if backend == "cu":
+            path = build.library("l1_ring.cu", arch)
+        else:
+            path = numba_compile.compiled("l1_ring", [name], arch)[name]
+        text = disassembly(path)[name]
+    except Unavailable as error:
+        pytest.skip(str(error))
+    assert "LDGSTS.E.BYPASS" in text and "ARRIVES.LDGSTSBAR" in text
+    assert "UBLKCP" not in text and "TRYWAIT" not in text
