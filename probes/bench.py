@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.core import checksum, stats
+from probes.core import checksum, ring, stats
 from probes.core.occupancy import occupancy, tail_fraction, waves
 from probes.core.rows import Row
 from probes.core.types import Backend, Binary, LaunchConfig, Progress, Shape, Unavailable
 from probes.gpu import timing
 from probes.gpu.facts import Gpu
-from probes.gpu.kernels import Kernel, Launch, bind, int64
+from probes.gpu.kernels import Kernel, Launch, absent, bind, int64
 from probes.gpu.memory import Buffer
 from probes.gpu.timing import Arm, Output, Samples
 
@@ -90,12 +90,15 @@ class Bench:
     def kernels(
         self, probe: str, names: Iterable[str], backend: Backend, min_blocks: int = 0
     ) -> dict[str, Kernel]:
-        """The named kernels of one backend, bound to the GPU. Raises Unavailable (no nvcc, say)."""
-        arch = self.gpu.facts.arch
-        return {
-            n: bind(b)
-            for n, b in BACKENDS[backend](probe, list(names), arch, min_blocks, self.progress).items()
-        }
+        """The named kernels of one backend, bound to the GPU. Raises Unavailable (no nvcc, say).
+
+        What this GPU has no instructions for is there too, and cannot be launched: a plan refuses it before.
+        """
+        facts, asked = self.gpu.facts, list(names)
+        lacks = [n for n in asked if facts.compute_capability < ring.since(n)]
+        here = [n for n in asked if n not in lacks]
+        found = BACKENDS[backend](probe, here, facts.arch, min_blocks, self.progress) if here else {}
+        return {n: bind(b) for n, b in found.items()} | {n: absent(n, backend) for n in lacks}
 
     def harness(self, name: str, backend: Backend) -> Kernel:
         """One of the harness' own kernels, loaded once."""

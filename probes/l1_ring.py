@@ -36,8 +36,8 @@ CANDIDATES: tuple[Geometry, ...] = tuple(
 
 
 def default_geometry(shape: Shape, row_stride: int, facts: DeviceFacts) -> Geometry:
-    """The rule for what no tuning table speaks of."""
-    return ring.default_geometry(shape.od, row_stride, facts)
+    """The rule for what no tuning table speaks of: at least two stages, so that one fills in the meantime."""
+    return ring.default_geometry(shape.od, row_stride, facts, stages=2)
 
 
 def plan(

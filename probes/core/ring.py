@@ -1,12 +1,13 @@
 """A ring of stages in shared memory: its geometry on a device, the same for every kernel that has one.
 
-One block is a warp per virtual warp that owns a unit (the consumers; or several such sets, which take the
-rows of a fill by turns), and one more that feeds. A fill is so many rows of one ticket; a stage holds a fill.
-See kernels_cu/ring.cuh, whose `Ring` counts the same bytes.
+One block is a warp per virtual warp that owns a unit (the consumers; or several such sets, which take passes
+of a fill's rows by turns, on from one fill to the next), and one more that feeds. A fill is so many rows of
+one ticket; a stage holds a fill. See kernels_cu/ring.cuh, whose `Ring` counts the same bytes.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,13 @@ class Plan:
     rows: int
     stages: int
     drawn: bool
+
+
+def since(kernel: str) -> tuple[int, int]:
+    """The first compute capability that has the instructions of a kernel by this name."""
+    if kernel.endswith("_async"):
+        return NEEDS["async"][1]
+    return NEEDS["ring"][1] if re.search(r"_(ring|form_c)(_plain|_entry|_late)?$", kernel) else (0, 0)
 
 
 def consumer_warps(units: int) -> int:

@@ -73,6 +73,11 @@ def bind(binary: Binary) -> Kernel:
     return Kernel(binary.name, binary.backend, resources, handle, keep)
 
 
+def absent(name: str, backend: Backend) -> Kernel:
+    """A kernel that this GPU has no instructions for: it has a name and no code."""
+    return Kernel(name, backend, Resources(0, 0, 0), None, None)
+
+
 @dataclass(frozen=True)
 class Launch:
     """One launch: kernel, geometry, arguments. Pointers are ints, 32-bit integers are c_int32."""

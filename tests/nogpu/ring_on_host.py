@@ -21,7 +21,7 @@ import numpy as np
 from tests.nogpu import numba_on_host
 from tests.nogpu.numba_on_host import GATE, OPS, Pointer
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 _BETWEEN = threading.Lock()

@@ -43,7 +43,7 @@ def test_every_form_runs_with_its_own_arguments_and_is_checked(bench: Bench) -> 
     ring, plain = by["ffn_down_14b", "gpl_ring"], by["ffn_down_14b", "gpl_loop"]
     assert (ring.grid, plain.grid) == (4, 40)
     assert (ring.waves, ring.blocks_per_sm) == (1.0, 2)
-    assert ring.notes == ["geometry 8r2b0s-drawn, 1 stage, by the default rule"]
+    assert ring.notes == ["geometry 4r2b0s-drawn, 3 stages, by the default rule"]
     assert by["ffn_down_14b", "gpl_async"].notes == ring.notes
     assert set(bench.files) == {"l1", "l1_ring", "harness"}  # type: ignore[attr-defined]
 
@@ -62,7 +62,7 @@ def test_blocks_per_sm_holds_the_grid(bench: Bench) -> None:
     argv = ["--blocks-per-sm", "1", "--form", "async", "--form", "ring", "--backend", "cu"]
     by = {r.variant: r for r in rows_of(bench, *argv, "--layout", "gpl", "--case", "ffn_down_14b")}
     assert (by["gpl_ring"].grid, by["gpl_async"].grid) == (2, 2)
-    assert "8r1b0s-drawn" in by["gpl_ring"].notes[0]
+    assert "4r1b0s-drawn" in by["gpl_ring"].notes[0]
     assert by["padded_loop"].blocks_per_sm == 1
 
 
@@ -87,7 +87,7 @@ def test_the_ring_is_judged_and_the_limit_shown(bench: Bench) -> None:
     assert "in geometry" not in (found.reason or "")
     padded.notes = ["geometry 4r2b0s-dealt, 2 stages, tuned"]
     again = {(r.case, r.variant, r.backend): r for r in l1_report.judge(rows, 0)}
-    assert "in geometry 8r2b0s-drawn against 4r2b0s-dealt" in (
+    assert "in geometry 4r2b0s-drawn against 4r2b0s-dealt" in (
         again["ffn_down_14b", "dpl_ring", "cu"].reason or ""
     )
     best = l1_limit.nearest(rows, "ffn_down_14b", "cu")

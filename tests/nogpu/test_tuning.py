@@ -42,7 +42,8 @@ def test_a_device_or_shape_without_a_row() -> None:
         (Shape(152064, 5120), "8r2b0s-drawn"),
         (Shape(1024, 5120), "4r2b0s-drawn"),  # 8 rows would leave SMs without a fill
         (Shape(512, 3584), "2r2b0s-drawn"),
-        (Shape(5120, 18944), "4r2b0s-drawn"),  # 8 rows do not fit twice
+        (Shape(5120, 13824), "4r2b0s-drawn"),  # two stages of 8 rows do not fit twice
+        (Shape(5120, 18944), "2r2b0s-drawn"),  # nor of 4
         (Shape(1, 256), "1r2b0s-drawn"),
         (Shape(4096, 200704), "1r1b0s-drawn"),  # not even one row fits twice
     ],

@@ -1,0 +1,72 @@
+"""GPUs that lack the instructions of some kernels: these are not compiled for them, and the others are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probes import bench as bench_module
+from probes import l1, l2_chains, l3
+from probes.bench import Bench
+from probes.core import device, ring
+from probes.core.types import Resources, Unavailable
+
+L1_RINGS = [f"l1_{name}" for name, _, form in l1.variants() if form.stem == "l1_ring"]
+
+
+@pytest.mark.parametrize(
+    ("arch", "lacks"),
+    [
+        ("sm_75", {"ring", "async", "form_c"}),
+        ("sm_86", {"ring", "form_c"}),
+        ("sm_90", set()),
+        ("sm_121", set()),
+    ],
+)
+def test_only_what_a_gpu_can_run_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, arch: str, lacks: set[str]
+) -> None:
+    asked: list[str] = []
+
+    def load(probe: str, names: Any, *rest: Any) -> dict[str, Any]:
+        asked.extend(names)
+        return {n: SimpleNamespace(name=n) for n in names}
+
+    monkeypatch.setattr(bench_module, "BACKENDS", {"numba": load})
+    monkeypatch.setattr(bench_module, "bind", lambda binary: binary)
+    facts = replace(device.load("h200"), arch=arch)
+    made = Bench(SimpleNamespace(facts=facts), 0, 8, lambda line: None)  # type: ignore[arg-type]
+    for probe, names in (("l1_ring", L1_RINGS), ("l3", list(l3.KERNELS))):
+        asked.clear()
+        found = made.kernels(probe, names, "numba")
+        assert set(found) == set(names)
+        missing = {n for n in names if any(n.endswith(f"_{form}") for form in lacks)}
+        assert set(asked) == set(names) - missing and len(asked) == len(set(asked))
+        for name in missing:
+            assert found[name].handle is None and found[name].resources == Resources(0, 0, 0)
+            assert (found[name].name, found[name].backend) == (name, "numba")
+
+
+def test_which_kernels_are_rings_is_read_off_their_names() -> None:
+    names = [*L1_RINGS, *l3.KERNELS, *l2_chains.kernel_names(), "l1_gpl_pf3", "l1_gpl_stream", "harness_read"]
+    since = {n: ring.since(n) for n in names}
+    assert {n for n, s in since.items() if s == (8, 0)} == {f"l1_{lay}_async" for lay in l1.READ_OF}
+    rings = {n for n, s in since.items() if s == (9, 0)}
+    assert rings == {n for n in names if "ring" in n.split("_") or n == "l3_form_c"} and len(rings) == 12
+    assert set(since.values()) == {(0, 0), (8, 0), (9, 0)}
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("arch", ["sm_75", "sm_86"])
+def test_numba_s_other_kernels_are_compiled_for_older_gpus(arch: str) -> None:
+    from kernels_numba import compile as numba_compile
+
+    for module, name in (("l3", "l3_quant"), ("l1", "l1_gpl_pf3")):
+        try:
+            (path,) = numba_compile.compiled(module, [name], arch).values()
+        except Unavailable as error:
+            pytest.skip(str(error))
+        assert path.stat().st_size
