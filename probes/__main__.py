@@ -70,6 +70,7 @@ def rejudged(rows: list[Row], names: list[str], seed: int, file: Path) -> list[R
 
     Raises BadInput where the rows do not hold together; a file may come from anywhere.
     """
+    import math
     from statistics import median
 
     from probes.core.types import BadInput
@@ -77,6 +78,9 @@ def rejudged(rows: list[Row], names: list[str], seed: int, file: Path) -> list[R
     timed = [r.id for r in rows if r.samples_s]
     if twice := next((i for i in timed if timed.count(i) > 1), ""):
         raise BadInput(f"{file} has two rows {twice} with samples: one of them is of another run")
+    for row in rows:
+        if (bad := next((x for x in row.samples_s or () if not 0 < x < math.inf), None)) is not None:
+            raise BadInput(f"{file}: {row.id} has a sample of {bad} s: they are positive and finite")
     nothing_to_check = {("l2", "empty")}
     usable = [
         r
@@ -150,6 +154,9 @@ def main(argv: list[str] | None = None) -> int:
         from probes import resources
 
         return resources.main(argv[1:])
+    if argv and not argv[0].startswith("-"):
+        print(f"error: there is no command {argv[0]!r}: {cli.COMMANDS}", file=sys.stderr)
+        return 2
     return everything(argv)
 
 

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from probes.core.rows import Row
 
 WINDOWS, QUICK_WINDOWS = 12, 8
+COMMANDS = "replay, selfcheck, readme, resources (each has its --help)"
 
 
 def parser(name: str) -> argparse.ArgumentParser:
     """Flags of one probe; of all together for name ''."""
     module = probe(name) if name else None
-    text = PROBES[name] if name else "every probe, one summary table"
+    text = PROBES[name] if name else f"every probe, one summary table; or, in place of flags: {COMMANDS}"
     p = argparse.ArgumentParser(
         prog=f"python -m probes{'.' + name if name else ''}",
         description=text[0].upper() + text[1:],
@@ -108,7 +109,8 @@ def check(args: argparse.Namespace) -> None:
         ("--device", args.device, 0),
     ):
         if value is not None and not least <= value < 2**31:
-            raise BadInput(f"{flag} must be at least {least} and sane, got {value}")
+            bound = f"at least {least}" if value < least else "below 2^31"
+            raise BadInput(f"{flag} must be {bound}, got {value}")
     if args.blocks_per_sm is not None and args.blocks_per_sm > 32:
         raise BadInput(f"--blocks-per-sm must be at most 32, got {args.blocks_per_sm}")
     if args.record and (args.json or args.md):
@@ -289,7 +291,7 @@ def guarded(work: Callable[[], int]) -> int:
         print(f"WRONG RESULT: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("stopped; the finished rows were kept", file=sys.stderr)
+        print("stopped; whatever rows were finished are kept", file=sys.stderr)
         return 130
     except MemoryError as error:
         print(f"error: this machine has no room for that ({error})", file=sys.stderr)

@@ -85,7 +85,8 @@ def readme(rows: Sequence[Row]) -> str:
     table = report.table(heads, lines, True, left=heads[:3])
     judged = [r for r in rows if r.verdict and r.case.startswith("model_")]
     verdicts = report.rows_table(judged, report.VERDICT_COLUMNS, True)
-    parts = [f"Content GB/s, and time over padded's in brackets:\n\n{table}", verdicts]
+    told = "Content GB/s, and in brackets time over padded's as the dispatcher runs it, an arm of its own:"
+    parts = [f"{told}\n\n{table}", verdicts]
     return "\n\n".join([*parts, *l1_limit.section(rows, "", True)])
 
 

@@ -33,6 +33,8 @@ def predict(facts: DeviceFacts, args: argparse.Namespace) -> Iterator[list[Row]]
     Before anything is said, the oracle's q8 is shown to hold its SwiGLU at a small size.
     """
     l3.check_flags(args)
+    if args.sweep:
+        raise BadInput("--sweep measures launches, and this run would predict: it needs a GPU")
     if args.geometries:
         raise BadInput("--geometries measures geometries, and this run would predict: it needs a GPU")
     _show_q8()

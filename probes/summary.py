@@ -22,7 +22,10 @@ def line(name: str, done: Run | None, failure: str = "") -> list[str]:
     if done is None:
         return [name, word, f"FAILED: {failure}", "", ""]
     if done.head.mode == "predict":
-        return [name, word, f"predicted for {done.head.device}, not measured", "", ""]
+        predicted = [r for r in done.rows if r.source == "predicted"]
+        some = not predicted or any(not r.skipped for r in predicted)
+        here = f"predicted for {done.head.device}, not measured" if some else "neither measured nor predicted"
+        return [name, word, here, "", ""]
     same = [r for r in done.verdicts() if said and r.variant == said.variant]
     lead = next((r for r in same if r.case.startswith("model_")), same[0] if same else None)
     if lead is None:

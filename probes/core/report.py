@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from probes.core import recorded
 from probes.core.provenance import Head
 from probes.core.rows import Row
 from probes.core.store import ReportFile, read_json, write_json, write_text
@@ -218,6 +219,13 @@ def verdict_table(rows: Sequence[Row], markdown: bool = False, title: str = "Ver
 def first_line(head: Head) -> str:
     """What kind of figures follow. With no GPU it says first that nothing was measured."""
     if head.mode == "predict":
+        arch = head.device_facts.get("arch")
+        if arch and arch not in recorded.archs():
+            there = " and ".join(recorded.archs())
+            return (
+                f"Nothing was measured, and no kernel is predicted for {head.device}: register counts are "
+                f"recorded for {there}, not for {arch}."
+            )
         return f"Nothing was measured: predicted for {head.device} from recorded register counts."
     driver = f", driver {head.driver}" if head.driver else ""
     return f"Measured on {head.device}{driver}, {head.time_utc}."

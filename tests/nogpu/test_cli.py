@@ -74,6 +74,14 @@ def test_a_mistake_is_one_clear_line(argv: list[str], words: list[str], tmp_path
     refused(probes(*mode, *argv, cwd=tmp_path), *words)
 
 
+def test_a_command_or_a_profile_that_has_nothing(tmp_path: Path) -> None:
+    refused(probes("selfchek", cwd=tmp_path, module="probes"), "no command 'selfchek'", "selfcheck")
+    refused(probes("--mode", "predict", "--sweep", cwd=tmp_path, module="probes.l3"), "it needs a GPU")
+    run = probes("--mode", "predict", "--device-profile", "a100", "--case", "attn_v_7b", cwd=tmp_path)
+    assert run.returncode == 0 and "no kernel is predicted for a100" in run.stdout.splitlines()[0]
+    assert "not for sm_80" in run.stdout.splitlines()[0]
+
+
 @no_gpu
 def test_measure_without_a_driver(tmp_path: Path) -> None:
     refused(probes("--mode", "measure", cwd=tmp_path), "--mode predict")
@@ -186,7 +194,7 @@ def test_ctrl_c_keeps_the_finished_rows(tmp_path: Path) -> None:
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=20)
     assert child.returncode == 130
-    assert "the finished rows were kept" in err and "Traceback" not in err
+    assert "rows were finished are kept" in err and "Traceback" not in err
     head, rows = store.read_json(tmp_path / "p.json")
     assert not head.complete
     assert {r.case for r in rows} == {"ffn_down_14b", "lm_head_14b"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -343,6 +344,10 @@ def test_replay_believes_samples_not_what_stands_beside_them(
     main.main(["replay", str(path)])
     out = capsys.readouterr().out
     assert " s saved" not in out.replace("µs saved", "").replace("ms saved", "")
+    with_zero = [replace(r, samples_s=[0.0, *r.samples_s[1:]]) if r.samples_s else r for r in rows]
+    store.write_json(path, head, with_zero)
+    assert main.main(["replay", str(path)]) == 2
+    assert re.search(r"l1.json: l1/\S+ has a sample of 0.0 s", capsys.readouterr().err)
     for row in rows:
         row.bitwise = False
     store.write_json(path, head, rows)

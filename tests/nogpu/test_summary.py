@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from probes import cli, summary
@@ -31,5 +32,7 @@ def test_a_failed_and_a_predicted_probe_say_so() -> None:
     head, rows = store.read_json(REPORTS / "l1.json")
     head.mode = "predict"
     assert "not measured" in summary.line("l1", cli.Run("l1", head, rows))[2]
+    skipped = [replace(r, source="predicted", skipped="no register counts") for r in rows]
+    assert summary.line("l1", cli.Run("l1", head, skipped))[2] == "neither measured nor predicted"
     head.mode = "measure"
     assert summary.line("l1", cli.Run("l1", head, []))[2] == "no verdict reached"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from probes import l1, l1_ring
@@ -141,6 +143,19 @@ def test_a_bad_table_names_its_fault(text: str, words: str) -> None:
 def test_what_stands_in_a_wrong_place_is_named(text: str, said: str) -> None:
     with pytest.raises(BadInput, match=said):
         tuning.parse(f'devices = ["x"]\nwhere = "y"\n{text}')
+
+
+def test_a_table_that_cannot_be_read_is_a_mistake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "tuning").mkdir()
+    monkeypatch.setattr(tuning.resources, "files", lambda package: tmp_path)
+    for make in (lambda p: p.write_bytes(b"\xff\xfe"), lambda p: p.mkdir()):
+        tuning.tables.cache_clear()
+        path = tmp_path / "tuning" / "x.toml"
+        path.unlink(missing_ok=True)
+        make(path)
+        with pytest.raises(BadInput, match="a tuning table cannot be read"):
+            tuning.tables()
+    tuning.tables.cache_clear()
 
 
 def test_devices_are_a_list_of_slugs() -> None:

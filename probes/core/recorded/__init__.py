@@ -143,6 +143,11 @@ def resources_head() -> ResourcesHead:
     return _resources()[0]
 
 
+def archs() -> tuple[str, ...]:
+    """The targets that resources are recorded for."""
+    return tuple(sorted({arch for _, _, arch in _resources()[1]}))
+
+
 def recorded_resources(backend: Backend, name: str, arch: str) -> Resources:
     """Resources of one kernel. Unavailable, naming the architectures there are, if it was not recorded."""
     known = _resources()[1]

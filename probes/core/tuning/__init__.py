@@ -255,7 +255,11 @@ def tables() -> tuple[Table, ...]:
     """Every device's table, by file name."""
     folder = resources.files("probes.core") / "tuning"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
-    return tuple(parse(f.read_text(encoding="utf-8"), f"tuning/{f.name}") for f in files)
+    try:
+        texts = [f.read_text(encoding="utf-8") for f in files]
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"a tuning table cannot be read: {error}") from error
+    return tuple(parse(text, f"tuning/{f.name}") for f, text in zip(files, texts, strict=True))
 
 
 def table(slug: str) -> Table | None:
