@@ -7,10 +7,17 @@ target, with the digest of the sources they came from. Needs nvcc and the Numba 
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from probes.core.types import Offline
 
 ARCHS = ("sm_90", "sm_121")
+OLDER = ("sm_80", "sm_89")
+"""Targets of device profiles that lack some instructions: of these only the kernels that they can run."""
 
 
 def main(argv: list[str]) -> int:
@@ -36,7 +43,7 @@ def collect() -> str:
     from probes.core.provenance import versions
 
     rows, digests = [], {}
-    for arch in ARCHS:
+    for arch in (*ARCHS, *OLDER):
         rows += build.offline("harness.cu", arch) + numba_compile.offline("harness", arch)
     for name in cli.PROBES:
         for arch in ARCHS:
@@ -45,11 +52,34 @@ def collect() -> str:
             for n in getattr(cli.probe(name), "BOUNDS_RECORDED", ()):
                 held = build.offline(f"{name}.cu", arch, n) + numba_compile.offline(name, arch, n)
                 rows += [replace(r, name=f"{r.name}@{n}") for r in held]
+        if not hasattr(cli.probe(name), "NEEDS"):  # what a whole probe needs
+            for arch in OLDER:
+                for stem in cli.stems(name):
+                    rows += _that_run(stem, arch)
         for backend in ("cu", "numba"):
             digests[f"{name}.{backend}"] = sources.digest(name, backend=backend)
     nvcc = build.compiler_version()
     tool = {"nvcc": nvcc, **{k: v for k, v in versions().items() if k in ("numba", "numba-cuda")}}
     return recorded.dump_resources(rows, recorded.ResourcesHead(digests, tool))
+
+
+def _that_run(stem: str, arch: str) -> list[Offline]:
+    """Resources of one file's kernels, as far as a GPU of this target has their instructions."""
+    from kernels_cu import build
+    from kernels_numba import compile as numba_compile
+    from probes.core import ring
+    from probes.core.device import compute_capability
+    from probes.core.types import Offline, Resources
+
+    def runs(name: str) -> bool:
+        return compute_capability(arch) >= ring.since(name)
+
+    rows = [r for r in build.offline(f"{stem}.cu", arch) if runs(r.name)]
+    names = [n for n in numba_compile.names(stem) if runs(n)]
+    for name, path in (numba_compile.compiled(stem, names, arch) if names else {}).items():
+        found = Resources(**json.loads((path.parent / "resources.json").read_text()))
+        rows.append(Offline(name, "numba", arch, found))
+    return rows
 
 
 def _work(check: bool) -> int:

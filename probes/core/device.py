@@ -21,6 +21,14 @@ WARP = 32
 """Threads per warp, on every GPU that CUDA runs on."""
 
 
+def compute_capability(arch: str) -> tuple[int, int]:
+    """(major, minor) of a GPU target: "sm_121" is (12, 1). Raises BadInput."""
+    digits = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
+    if digits is None:
+        raise BadInput(f"arch must look like sm_90, got {arch!r}")
+    return int(digits[1]), int(digits[2])
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
     """One GPU. `sources` maps every field but `name`, `slug` and `match` to where its value is from.
@@ -59,10 +67,10 @@ class DeviceFacts:
     @property
     def compute_capability(self) -> tuple[int, int]:
         """(major, minor) out of `arch`: "sm_121" is (12, 1)."""
-        digits = re.fullmatch(r"sm_(\d+)(\d)[af]?", self.arch)
-        if digits is None:
-            raise BadInput(f"device {self.slug!r}: arch must look like sm_90, got {self.arch!r}")
-        return int(digits[1]), int(digits[2])
+        try:
+            return compute_capability(self.arch)
+        except BadInput as error:
+            raise BadInput(f"device {self.slug!r}: {error}") from None
 
     @property
     def ceiling_bps(self) -> float:

@@ -11,7 +11,7 @@ import pytest
 from probes import bench as bench_module
 from probes import l1, l2_chains, l3
 from probes.bench import Bench
-from probes.core import device, ring
+from probes.core import device, provenance, report, ring
 from probes.core.types import Resources, Unavailable
 
 L1_RINGS = [f"l1_{name}" for name, _, form in l1.variants() if form.stem == "l1_ring"]
@@ -57,6 +57,26 @@ def test_which_kernels_are_rings_is_read_off_their_names() -> None:
     rings = {n for n, s in since.items() if s == (9, 0)}
     assert rings == {n for n in names if "ring" in n.split("_") or n == "l3_form_c"} and len(rings) == 12
     assert set(since.values()) == {(0, 0), (8, 0), (9, 0)}
+
+
+@pytest.mark.parametrize("profile", ["a100", "rtx4090"])
+def test_a_prediction_for_an_older_gpu_has_what_it_can_run(profile: str) -> None:
+    from probes import cli, l1_report
+
+    args = cli.parser("l1").parse_args(["--case", "attn_v_7b", "--layout", "gpl"])
+    (rows,) = l1_report.predict(device.load(profile), args)
+    said = {r.variant: r for r in rows if r.source == "predicted" and r.backend == "numba"}
+    assert {v for v, r in said.items() if r.time_s} == {"padded_loop", "gpl_loop", "gpl_stream", "gpl_async"}
+    assert "bulk copies need sm_90" in (said["gpl_ring"].skipped or "")
+    assert (said["gpl_async"].registers or 0) > 64
+
+
+def test_a_target_without_register_counts_says_so_first() -> None:
+    head = provenance.collect(mode="predict", device="t4", seed=0, kernels_sha256="0", argv=["l1"])
+    assert report.first_line(head).startswith("Nothing was measured: predicted for t4")
+    head.device_facts["arch"] = "sm_75"
+    line = report.first_line(head)
+    assert "no kernel is predicted for t4" in line and "sm_90" in line and "not for sm_75" in line
 
 
 @pytest.mark.toolchain
