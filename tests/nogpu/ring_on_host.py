@@ -79,7 +79,7 @@ class Block(numba_on_host.Cuda):
     def rest(self, what: Any) -> None:
         if time.monotonic() > max(b.until for b in self.cluster):
             raise Hang(f"thread {self._own.thread} waits for {what}")
-        time.sleep(1e-4)
+        time.sleep(2e-3)
 
     def word(self, at: int, kind: str = "<i4") -> Any:
         assert int(at) % 4 == 0
