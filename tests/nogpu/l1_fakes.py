@@ -21,6 +21,7 @@ from probes.core import checksum, device, q6k, ring
 from probes.core.layouts import layout
 from probes.core.occupancy import occupancy
 from probes.core.packing import unpack
+from probes.core.rows import Row
 from probes.core.types import Resources, Shape
 from probes.gpu import counters, timing
 from probes.gpu.kernels import Launch
@@ -172,3 +173,28 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     made = Bench(gpu, 0, 8, lambda line: None)
     made.files = files  # type: ignore[attr-defined]
     return made
+
+
+def samples(rng: np.random.Generator, mean: float, windows: int = 14) -> list[float]:
+    return [float(t) for t in mean * (1 + 0.002 * rng.standard_normal(2 * windows))]
+
+
+def measured(dpl: float, cases: tuple[l1.Case, ...] = l1.CASES[:3], hot: bool = False) -> list[Row]:
+    """Rows as a GPU run leaves them, with dpl at `dpl` times padded's time."""
+    rng = np.random.default_rng(4)
+    rows = []
+    for case in cases:
+        base = l1.content_bytes(case.shape) / 2.5e12
+        form = l1.dispatch(case.shape, True, {}).split("_")[1]
+        times = {l1.BASELINE: base, l1.AA: base, "dispatch_padded": base, "dispatch_dpl": dpl * base}
+        times |= {f"padded_{form}": base, f"dpl_{form}": dpl * base}
+        for variant, mean in times.items():
+            rows.append(
+                Row(
+                    probe="l1", case=case.id, variant=variant, backend="cu", source="measured", device="test",
+                    shape=[case.shape.od, case.shape.id], time_s=mean, samples_s=samples(rng, mean),
+                    windows=14, processes=1, counts=dict(case.counts), bitwise=True,
+                    notes=["hot: little memory"] if hot else [],
+                )
+            )  # fmt: skip
+    return rows

@@ -15,13 +15,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probes import l2, l2_buffers, l2_chains, l2_decode, l2_launch, l2_once, l2_ring, l2_ring_buffers
+from probes import (
+    cli,
+    l2,
+    l2_buffers,
+    l2_chains,
+    l2_decode,
+    l2_launch,
+    l2_measure,
+    l2_once,
+    l2_ring,
+    l2_ring_buffers,
+)
 from probes.bench import Bench
 from probes.core import chains, checksum, decode, device, q4k, q6k, q8, ring
 from probes.core.device import DeviceFacts
 from probes.core.layouts import layout
 from probes.core.occupancy import occupancy
 from probes.core.packing import unpack
+from probes.core.rows import Row
 from probes.core.types import Resources, Shape
 from probes.gpu import counters, timing
 from probes.gpu.kernels import Launch
@@ -199,6 +211,20 @@ SMALL = Shape(512, 256)
 """A matrix whose rows in the dpl layout are whole tiles to read, and 8 units long."""
 
 LAUNCHES = 4
+
+
+CASES = [l2.Case("ffn_down24"), l2.Case("attn_v24"), l2.Case("decode13_ring", 128)]
+"""The chains of ring kernels."""
+
+
+def arguments(*argv: str) -> Any:
+    """Flags of a run."""
+    return cli.parser("l2").parse_args(list(argv))
+
+
+def rows_of(bench: Bench, *argv: str) -> list[Row]:
+    """All rows of a run of the C++ kernels."""
+    return [r for rows in l2_measure.measure(bench, arguments("--backend", "cu", *argv)) for r in rows]
 
 
 @pytest.fixture

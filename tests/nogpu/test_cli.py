@@ -37,6 +37,7 @@ def refused(run: subprocess.CompletedProcess[str], *words: str) -> None:
     assert run.returncode == 2, run.stderr
     said = run.stderr.strip().splitlines()
     assert "Traceback" not in run.stderr
+    assert "Nothing was measured" not in run.stdout, "the mistake comes first"
     assert said[-1].startswith(("error: ", "python -m probes"))
     for word in words:
         assert word in run.stderr, run.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +11,8 @@ import pytest
 from probes import cli, l1, l1_launch, l1_report
 from probes.core import bounds, device, layouts, q6k, q8, tuning, verdict
 from probes.core.layouts import LAYOUTS, Layout, Piece
-from probes.core.rows import Row
 from probes.core.types import BadInput, Shape, Unavailable
+from tests.nogpu.l1_fakes import measured
 
 
 @pytest.mark.parametrize(
@@ -191,31 +189,6 @@ def test_a_gguf_files_tensors_become_one_case_per_shape() -> None:
         l1.cases(arguments("--gguf", str(path), "--case", "ffn_down_14b"))
 
 
-def samples(rng: np.random.Generator, mean: float, windows: int = 14) -> list[float]:
-    return [float(t) for t in mean * (1 + 0.002 * rng.standard_normal(2 * windows))]
-
-
-def measured(dpl: float, cases: tuple[l1.Case, ...] = l1.CASES[:3], hot: bool = False) -> list[Row]:
-    """Rows as a GPU run leaves them, with dpl at `dpl` times padded's time."""
-    rng = np.random.default_rng(4)
-    rows = []
-    for case in cases:
-        base = l1.content_bytes(case.shape) / 2.5e12
-        form = l1.dispatch(case.shape, True, {}).split("_")[1]
-        times = {l1.BASELINE: base, l1.AA: base, "dispatch_padded": base, "dispatch_dpl": dpl * base}
-        times |= {f"padded_{form}": base, f"dpl_{form}": dpl * base}
-        for variant, mean in times.items():
-            rows.append(
-                Row(
-                    probe="l1", case=case.id, variant=variant, backend="cu", source="measured", device="test",
-                    shape=[case.shape.od, case.shape.id], time_s=mean, samples_s=samples(rng, mean),
-                    windows=14, processes=1, counts=dict(case.counts), bitwise=True,
-                    notes=["hot: little memory"] if hot else [],
-                )
-            )  # fmt: skip
-    return rows
-
-
 @pytest.mark.parametrize(
     ("dpl", "want"), [(0.83, "GO"), (0.999, "NO-GO"), (1.05, "NO-GO"), (0.984, "INCONCLUSIVE")]
 )
@@ -232,46 +205,6 @@ def test_verdicts_out_of_samples(dpl: float, want: str) -> None:
 def test_a_model_is_judged_only_whole_and_only_cold() -> None:
     assert not [r for r in l1_report.judge(measured(0.8, l1.CASES[:2]), 0) if r.case.startswith("model_")]
     assert {r.verdict for r in l1_report.judge(measured(0.8, hot=True), 0)} == {"INCONCLUSIVE"}
-
-
-def test_replay_gives_the_files_verdicts_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from probes import __main__ as main
-    from probes.core import provenance, store
-
-    head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
-    rows = measured(0.83)
-    path = tmp_path / "l1.json"
-    store.write_json(path, head, [*rows, *l1_report.judge(rows, 0)])
-    assert main.main(["replay", str(path)]) == 0
-    out = capsys.readouterr().out
-    assert "model_14b" in out and "was" not in out.split("Verdicts")[1]
-    data = json.loads(path.read_text())
-    for row in data["rows"]:
-        if row["verdict"] == "GO":
-            row["verdict"] = "NO-GO"
-    data["bars_sha256"] = "moved"
-    path.write_text(json.dumps(data))
-    main.main(["replay", str(path)])
-    out = capsys.readouterr().out
-    assert "was NO-GO in the file" in out and "the bars are not those" in out
-
-
-def test_replay_says_what_it_cannot_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rows twice, rows that no check stands behind, and verdicts whose rows are gone."""
-    from probes import __main__ as main
-    from probes.core import provenance, store
-
-    head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
-    rows, path = measured(0.83), tmp_path / "l1.json"
-    verdicts = l1_report.judge(rows, 0)
-    store.write_json(path, head, [*rows, rows[0], *verdicts])
-    assert main.main(["replay", str(path)]) == 2
-    assert f"two rows {rows[0].id} with samples" in capsys.readouterr().err
-    store.write_json(path, head, [*(r for r in rows if r.variant != "dispatch_dpl"), *verdicts])
-    assert main.main(["replay", str(path)]) == 3
-    assert "was GO in the file and cannot be judged" in capsys.readouterr().out
-    store.write_json(path, head, [*(replace(r, bitwise=None) for r in rows), *verdicts])
-    assert main.main(["replay", str(path)]) == 3
 
 
 def test_a_reports_digest_covers_both_kernel_files_and_the_devices_geometry() -> None:
@@ -326,30 +259,3 @@ def test_a_report_that_does_not_hold_together(
     path.write_text(json.dumps(data))
     assert main.main(["replay", str(path)]) == 2
     assert word in capsys.readouterr().err
-
-
-def test_replay_believes_samples_not_what_stands_beside_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from probes import __main__ as main
-    from probes.core import provenance, store
-
-    head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
-    rows = measured(0.83)
-    for row in rows:
-        if row.variant == "dispatch_dpl":
-            row.time_s = 1.0
-    path = tmp_path / "l1.json"
-    store.write_json(path, head, rows)
-    main.main(["replay", str(path)])
-    out = capsys.readouterr().out
-    assert " s saved" not in out.replace("µs saved", "").replace("ms saved", "")
-    with_zero = [replace(r, samples_s=[0.0, *r.samples_s[1:]]) if r.samples_s else r for r in rows]
-    store.write_json(path, head, with_zero)
-    assert main.main(["replay", str(path)]) == 2
-    assert re.search(r"l1.json: l1/\S+ has a sample of 0.0 s", capsys.readouterr().err)
-    for row in rows:
-        row.bitwise = False
-    store.write_json(path, head, rows)
-    assert main.main(["replay", str(path)]) == 3
-    assert "none was reached" in capsys.readouterr().out

@@ -25,24 +25,14 @@ from probes.bench import Bench
 from probes.core import decode, device, q6k, q8, recorded, ring, tuning
 from probes.core.layouts import layout
 from probes.core.packing import pack
-from probes.core.rows import Row
 from probes.core.tuning import ChainRing, Geometry
 from probes.core.types import Resources, Shape, Unavailable, WrongResult
 from probes.gpu.kernels import Launch
 from tests.nogpu import l2_fakes
-from tests.nogpu.l2_fakes import FACTS, LAUNCHES, SMALL
+from tests.nogpu.l2_fakes import CASES, FACTS, LAUNCHES, SMALL, arguments, rows_of
 
 bench = l2_fakes.bench
 H200 = device.load("h200")
-CASES = [l2.Case("ffn_down24"), l2.Case("attn_v24"), l2.Case("decode13_ring", 128)]
-
-
-def arguments(*argv: str) -> Any:
-    return cli.parser("l2").parse_args(list(argv))
-
-
-def rows_of(bench: Bench, *argv: str) -> list[Row]:
-    return [r for rows in l2_measure.measure(bench, arguments("--backend", "cu", *argv)) for r in rows]
 
 
 # Tables

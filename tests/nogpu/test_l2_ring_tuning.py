@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from probes import (
-    cli,
     l2,
-    l2_measure,
     l2_report,
     l2_ring,
     l2_ring_sweep,
@@ -20,18 +16,10 @@ from probes.core.rows import Row
 from probes.core.tuning import ChainRing, Geometry
 from probes.core.types import BadInput
 from tests.nogpu import l2_fakes
+from tests.nogpu.l2_fakes import CASES, rows_of
 
 bench = l2_fakes.bench
 H200 = device.load("h200")
-CASES = [l2.Case("ffn_down24"), l2.Case("attn_v24"), l2.Case("decode13_ring", 128)]
-
-
-def arguments(*argv: str) -> Any:
-    return cli.parser("l2").parse_args(list(argv))
-
-
-def rows_of(bench: Bench, *argv: str) -> list[Row]:
-    return [r for rows in l2_measure.measure(bench, arguments("--backend", "cu", *argv)) for r in rows]
 
 
 def test_tuned_rows_are_taken_and_survive_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
