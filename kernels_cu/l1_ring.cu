@@ -10,7 +10,7 @@
 #include "bounds.cuh"
 #include "exports.cuh"
 #include "layouts.gen.cuh"
-#include "ring.cuh"
+#include "ring_feed.cuh"
 
 #define PROBES_RING(layout, form, job, since)                                                                        \
     extern "C" __global__ void PROBES_RING_BOUNDS                                                                    \
@@ -18,7 +18,7 @@
                              uint32_t* counter, int nbe, int row_stride, int od, int rows, int stages) {             \
         since(probes::ring_form<probes::Q6kRows<probes::layout, probes::ReadOnly>>(                                  \
                   probes::Ring(stages, rows, row_stride, nbe * 8), x8, nbe,                                          \
-                  probes::job{w, out, static_cast<uint32_t>(od)}, counter, probes::NoHooks{});)                      \
+                  probes::job{w, out, static_cast<uint32_t>(od), counter}, probes::NoHooks{});)                      \
     }
 #define PROBES_BOTH(layout)                         \
     PROBES_RING(layout, ring, Rows, PROBES_SM90)    \

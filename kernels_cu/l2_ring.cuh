@@ -16,7 +16,7 @@
 #include "layouts.gen.cuh"
 #include "pdl.cuh"
 #include "q4k_held.cuh"
-#include "ring.cuh"
+#include "ring_feed.cuh"
 
 #ifdef __CUDACC__
 namespace probes {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void ring_matmul(const uint8_t* w, const uint8_t* x8,
                                             Stamp* stamps) {
     begin<K>(flags, stamps);
     const PdlHooks<K> hooks{K == kLate ? ahead : 0, flags, x8, next8, static_cast<uint32_t>(nbe) * 8 * (kPad40 / 4)};
-    ring_form<F>(Ring(stages, rows, row_stride, nbe * F::kUnits), x8, nbe, Rows{w, out, static_cast<uint32_t>(od)}, nullptr,
+    ring_form<F>(Ring(stages, rows, row_stride, nbe * F::kUnits), x8, nbe, Rows{w, out, static_cast<uint32_t>(od), nullptr},
                  hooks);
     end(flags, stamps);
 }

@@ -168,16 +168,15 @@ extern "C" __global__ void PROBES_RING_Q4K_BOUNDS
                    uint32_t* counter, int nbe, int od, int rows, int stages) {
     PROBES_SM90(probes::ring_form<probes::Q4kRows<probes::ReadOnly>>(
                     probes::Ring(stages, rows, nbe * probes::kQ4kBlock, nbe * 4), x8, nbe,
-                    probes::Rows{w, gu, static_cast<uint32_t>(od)}, counter, probes::NoHooks{});)
+                    probes::Rows{w, gu, static_cast<uint32_t>(od), counter}, probes::NoHooks{});)
 }
 
 extern "C" __global__ void PROBES_RING_Q4K_BOUNDS
-    l3_form_c(const uint8_t* __restrict__ w, const uint8_t* __restrict__ x8, uint32_t* __restrict__ q8,
-              probes::Word* words, int nf, int nbe, int rows, int stages, int own, int late) {
+    l3_form_c(const uint8_t* __restrict__ w, const uint8_t* __restrict__ x8, uint32_t* __restrict__ q8, probes::Word* words,
+              uint32_t* counter, int nbe, int nf, int rows, int stages) {
     PROBES_SM90(probes::ring_gated_form<probes::Q4kRows<probes::ReadOnly>>(
-                    probes::Ring(stages, 2 * rows, nbe * probes::kQ4kBlock, nbe * 4), x8, nbe,
-                    probes::GatedRows{w, q8, words, static_cast<uint32_t>(nf), static_cast<uint32_t>(rows),
-                                      static_cast<uint32_t>(own), static_cast<uint32_t>(late)});)
+                    probes::Ring(stages, rows, nbe * probes::kQ4kBlock, nbe * 4), x8, nbe,
+                    probes::GatedRows{w, q8, words, counter, static_cast<uint32_t>(nf)});)
 }
 
 #define PROBES_ROW(name) {#name, reinterpret_cast<const void*>(name)}

@@ -42,8 +42,9 @@ __device__ __forceinline__ void barrier_arrive(Barrier* b) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
 }
 
+// Bytes of copies to come; no arrival.
 __device__ __forceinline__ void barrier_expect(Barrier* b, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes)
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(bytes)
                  : "memory");
 }
 

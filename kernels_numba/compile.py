@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels_numba import target
-from probes.core import bounds
+from probes.core import bounds, ring
 from probes.core.cache import cached, ptxas_resources
 from probes.core.layouts import LAYOUTS, Layout
 from probes.core.types import BadInput, Binary, Offline, Progress, Resources, Unavailable
@@ -184,9 +184,10 @@ def binaries(
 
 
 def offline(module: str, arch: str, min_blocks: int = 0) -> list[Offline]:
-    """Resources of every kernel of one module for `arch`, from the compiler; no GPU needed."""
+    """Resources of every kernel of one module that `arch` has the instructions of; no GPU needed."""
+    able = [n for n in names(module) if ring.since(n) <= _capability(arch)]
     out = []
-    for name, path in compiled(module, names(module), arch, min_blocks).items():
+    for name, path in compiled(module, able, arch, min_blocks).items():
         resources = Resources(**json.loads((path.parent / "resources.json").read_text()))
         out.append(Offline(name, "numba", arch, resources))
     return out

@@ -2,9 +2,8 @@
 
 matmul_ring  the matmul row by row: weights, activations, gu, ticket counter or null, super-blocks per
              row, rows of the matrix, rows per ticket, stages
-form_c       the whole fusion, see ring_gated.py: weights, activations, q8, words (two per row pair and one
-             more, all 0 before and after), nf, super-blocks per row, row pairs per fill, stages, q8 blocks
-             that a block makes by itself, fills of those that it keeps for the end
+form_c       the whole fusion, see ring_gated.py: weights, activations, q8, words (two per row pair, all 0
+             before and after), ticket counter or null, super-blocks per row, nf, rows per ticket, stages
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ def _matmul_ring(ops: SimpleNamespace, weights: SimpleNamespace) -> Any:
 def _form_c(ops: SimpleNamespace, weights: SimpleNamespace) -> Any:
     ring_of, run = ring_block.ring_of(ops), ring_gated.form(ops, weights)
 
-    def kernel(w, x8, q8, words, nf, nbe, rows, stages, own, late):  # see above
-        parts = ring_of(stages, int32(2 * rows), int32(nbe * q4k.BLOCK), int32(nbe * 4))
-        run(parts, x8, nbe, (w, q8, words, uint32(nf), uint32(rows), uint32(own), uint32(late)))
+    def kernel(w, x8, q8, words, counter, nbe, nf, rows, stages):  # see above
+        parts = ring_of(stages, rows, int32(nbe * q4k.BLOCK), int32(nbe * 4))
+        run(parts, x8, nbe, counter, (w, q8, words, uint32(nf)))
 
     return ring_block.kernel(kernel, weights)
 
@@ -48,7 +47,7 @@ def kernels() -> dict[str, tuple[Any, Any]]:
     ops = gpu_ops()
     weights = q4k_held.rows(ops)
     matmul = types.void(_BYTES, _BYTES, _FLOATS, _WORDS, *[types.int32] * 4)
-    form_c = types.void(_BYTES, _BYTES, _WORDS, _WORDS, *[types.int32] * 6)
+    form_c = types.void(_BYTES, _BYTES, _WORDS, _WORDS, _WORDS, *[types.int32] * 4)
     return {
         "l3_matmul_ring": (_matmul_ring(ops, weights), matmul),
         "l3_form_c": (_form_c(ops, weights), form_c),

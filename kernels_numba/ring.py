@@ -116,20 +116,6 @@ def _draw() -> Any:
     return intrinsic(lambda typingctx, pointer, value: (types.uint32(pointer, types.uint32), codegen))
 
 
-def _hand_over() -> Any:
-    """An intrinsic (pointer, low, high): both words in one store, past L1, for other blocks."""
-    from numba.cuda.extending import intrinsic
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [_I64, _I32, _I32])
-        asm = ir.InlineAsm(kind, _HAND_OVER, "l,r,r,~{memory}", side_effect=True)
-        builder.call(asm, [builder.ptrtoint(args[0], _I64), *args[1:]])
-        return context.get_dummy_value()
-
-    word = types.uint32
-    return intrinsic(lambda typingctx, pointer, low, high: (types.void(pointer, word, word), codegen))
-
-
 def _handed_over() -> Any:
     """An intrinsic pointer -> (low, high): both words in one load, past L1."""
     from numba.cuda.extending import intrinsic
@@ -164,7 +150,6 @@ def _is_null() -> Any:
     return intrinsic(lambda typingctx, pointer: (types.boolean(pointer), codegen))
 
 
-_HAND_OVER = "{\n\t.reg .b64 both;\n\tmov.b64 both, {$1, $2};\n\tst.relaxed.gpu.global.b64 [$0], both;\n\t}"
 _HANDED_OVER = "{\n\t.reg .b64 both;\n\tld.relaxed.gpu.global.b64 both, [$2];\n\tmov.b64 {$0, $1}, both;\n\t}"
 _WAIT = (
     "{\n\t.reg .pred done;\n\tAGAIN:\n\tmbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1;\n\t"
@@ -185,7 +170,7 @@ def statements() -> SimpleNamespace:
             "fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;", before=""
         ),
         barrier_arrive=_statement("mbarrier.arrive.shared::cta.b64 _, [$0];", word),
-        barrier_expect=_statement("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", word, word),
+        barrier_expect=_statement("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;", word, word),
         barrier_wait=_statement(_WAIT, word, word, before=_WAIT.replace("try_wait", "test_wait")),
         bulk_copy=_statement(
             "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];",
@@ -206,8 +191,9 @@ def statements() -> SimpleNamespace:
         store_float=_store(single),
         pinned=_pinned(),
         draw=_draw(),
-        hand_over=_hand_over(),
+        hand_over=_statement("st.relaxed.gpu.global.u32 [$0], $1;", "pointer", word),
         handed_over=_handed_over(),
+        take_back=_statement("st.relaxed.gpu.global.u64 [$0], 0;", "pointer"),
         no_counter=_no_counter(),
         is_null=_is_null(),
     )

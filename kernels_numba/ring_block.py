@@ -1,8 +1,8 @@
 """A ring in shared memory, and the warps that sum its rows: twin of the consumers in kernels_cu/ring.cuh.
 
 A ring travels as a tuple of uint32: stages, rows, stride, then the addresses of data, sums, full, empty,
-first and count, and the virtual warps that own a unit. First and count have a word for each slot, a stage in
-one of its two phases.
+first and count, and the virtual warps that own a unit. Sums, empty, first and count there are for each slot, a
+stage in one of its two phases.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def ring_of(ops: SimpleNamespace) -> Any:
     def of(stages, rows, stride, units):  # four int32
         n, data = uint32(stages), memory()
         sums = uint32(data + n * uint32(rows) * uint32(stride))
-        full = uint32(sums + n * uint32(rows) * uint32(SUM_BYTES))
+        full = uint32(sums + n * uint32(rows) * uint32(2 * SUM_BYTES))
         empty = uint32(full + uint32(8) * n)
-        first = uint32(empty + uint32(8) * n)
+        first = uint32(empty + uint32(16) * n)
         count = uint32(first + uint32(8) * n)
         warps = uint32(min(uint32(uint32(units + 31) >> uint32(5)), uint32(VIRTUAL_WARPS)))
         return n, uint32(rows), uint32(stride), data, sums, full, empty, first, count, warps
@@ -54,8 +54,9 @@ def preparer(ops: SimpleNamespace) -> SimpleNamespace:
     @ops.jit
     def make(r, lane, warps, others, arrivals):  # before the first fill; nobody is waited for
         k = uint32(lane)
-        while k < r[0]:
-            init(uint32(r[5] + uint32(8) * k), uint32(arrivals))
+        while k < uint32(2) * r[0]:
+            if k < r[0]:
+                init(uint32(r[5] + uint32(8) * k), uint32(arrivals))
             init(uint32(r[6] + uint32(8) * k), uint32(32 * (warps - others)))
             ready()
             k = uint32(k + uint32(32))
@@ -70,21 +71,21 @@ def preparer(ops: SimpleNamespace) -> SimpleNamespace:
 
 
 def _stage(ops: SimpleNamespace) -> SimpleNamespace:
-    """start(ring, s, parity) -> rows of the fill, and done(ring, s): a consumer's stage."""
+    """start(ring, s, slot, parity) -> rows of the fill, and done(ring, slot): a consumer's stage."""
     from numba import cuda
 
     asm = ring.statements()
     wait, arrive, load_word = asm.barrier_wait, asm.barrier_arrive, asm.load_word
 
     @ops.jit
-    def start(r, s, parity):  # see above
+    def start(r, s, slot, parity):  # see above
         wait(uint32(r[5] + uint32(8) * s), parity)
-        return load_word(uint32(r[8] + uint32(4) * (s + parity * r[0])))
+        return load_word(uint32(r[8] + uint32(4) * slot))
 
     @ops.jit
-    def done(r, s):  # every lane, see ring.cuh
+    def done(r, slot):  # every lane, see ring.cuh
         cuda.syncwarp()
-        arrive(uint32(r[6] + uint32(8) * s))
+        arrive(uint32(r[6] + uint32(8) * slot))
 
     return SimpleNamespace(start=start, done=done)
 
@@ -161,20 +162,20 @@ def consumer(
         step = int32(uint32((r[1] + uint32(count - 1)) // uint32(count)) % uint32(me[3]))
         s, parity = uint32(0), uint32(0)
         while True:
-            left = start(r, s, parity)
+            slot, ahead = uint32(s + parity * r[0]), uint32(uint32(first) * uint32(count))
+            row = uint32(r[3] + (s * r[1] + ahead) * r[2])
+            sums = uint32(r[4] + (slot * r[1] + ahead) * uint32(SUM_BYTES) + mine)
+            left = start(r, s, slot, parity)
             if left == 0:
                 break
-            ahead = uint32(uint32(first) * uint32(count))
             left = int32(left - int32(ahead))
-            row = uint32(r[3] + (s * r[1] + ahead) * r[2])
-            sums = uint32(r[4] + (s * r[1] + ahead) * uint32(SUM_BYTES) + mine)
             while left >= count:
                 whole(row, r[2], held, group, lane, sums)
                 row = uint32(row + turn * r[2])
                 sums = uint32(sums + turn * uint32(SUM_BYTES))
                 left = int32(left - int32(turn))
             rest(r, row, left, held, group, lane, sums)
-            done(r, s)
+            done(r, slot)
             first = go_on(first, step, me[3])
             s = uint32(s + uint32(1))
             if s == r[0]:
@@ -197,13 +198,13 @@ def any_consumer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
         turn, first, step = uint32(me[3]), int32(me[2]), int32(r[1] % uint32(me[3]))
         s, parity = uint32(0), uint32(0)
         while True:
-            left = start(r, s, parity)
+            slot, ahead = uint32(s + parity * r[0]), uint32(first)
+            row = uint32(r[3] + (s * r[1] + ahead) * r[2])
+            sums = uint32(r[4] + (slot * r[1] + ahead) * uint32(SUM_BYTES) + mine)
+            left = start(r, s, slot, parity)
             if left == 0:
                 break
-            ahead = uint32(first)
             left = int32(left - int32(ahead))
-            row = uint32(r[3] + (s * r[1] + ahead) * r[2])
-            sums = uint32(r[4] + (s * r[1] + ahead) * uint32(SUM_BYTES) + mine)
             while left > 0:
                 acc = float32(0.0)
                 u = thread
@@ -216,7 +217,7 @@ def any_consumer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
                 row = uint32(row + turn * r[2])
                 sums = uint32(sums + turn * uint32(SUM_BYTES))
                 left = int32(left - int32(turn))
-            done(r, s)
+            done(r, slot)
             first = go_on(first, step, me[3])
             s = uint32(s + uint32(1))
             if s == r[0]:

@@ -1,11 +1,7 @@
 """A ring's job for gate and up: SwiGLU of each pair of rows, and q8 of each group of 32, in one kernel.
 
-Twin of kernels_cu/ring_gated.cuh, which says which groups a block owns, how the others are shared, and what
-the two warps beside the consumers do. Two tuples travel beside the ring:
-
-    j  weights, q8, words, nf, pairs of a fill, own groups of a block, own fills kept for the end
-    t  the feeder's: own group and part of it, own fills left, the ticket drawn last, whether there may be
-       more tickets, whether there may be more fills
+Twin of kernels_cu/ring_gated.cuh, which says in which order tickets name a group's parts, how their sums meet,
+and what the two warps beside the consumers do. j = (weights, q8, words, nf).
 """
 
 from __future__ import annotations
@@ -17,193 +13,140 @@ from numba import float32, int32, int64, uint32
 
 from kernels_numba import q8, ring, ring_block, ring_feed, swiglu
 
-GROUP, GROUP_WORDS = 32, 10
+GROUP, GROUP_ROWS, GROUP_WORDS = 32, 64, 10
+LAST, UP = 1 << 30, 1 << 29
+"""What a fill's first row tells besides the first pair."""
+
+PAIR = UP - 1
 
 
-def _feeder(ops: SimpleNamespace) -> Any:
-    """feed(ring, j, lane, warps): the warp that makes the barriers and fills stages; its lane 0 does."""
-    from numba import cuda
+def gated_job(ops: SimpleNamespace) -> SimpleNamespace:
+    """The job of ring_feed.py. Its sums are the finisher's affair."""
+    asm, advance = ring.statements(), ops.advance
+    expect, copy_bulk, arrive_at = asm.barrier_expect, asm.bulk_copy, asm.barrier_arrive
 
-    asm = ring.statements()
-    expect, copy, store_word, arrive, wait, count_up, load_word = (
-        asm.barrier_expect, asm.bulk_copy, asm.store_word, asm.barrier_arrive, asm.barrier_wait, asm.draw,
-        asm.load_word,
+    @ops.jit
+    def tickets(r, j):  # see ring_feed.py's docstring, here and below
+        return uint32(uint32(uint32(2) * j[3]) // r[1])
+
+    @ops.jit
+    def fill_of(r, ticket, j):
+        groups, every = uint32(j[3] >> uint32(5)), uint32(ticket * r[1])
+        turn, at = uint32(every >> uint32(6)), uint32(every & uint32(GROUP_ROWS - 1))
+        back, after = uint32(uint32(at * groups) >> uint32(6)), uint32(at + r[1])
+        wrapped = turn < back
+        group = uint32(turn + groups - back) if wrapped else uint32(turn - back)
+        following = uint32(group + uint32(uint32(after * groups) >> uint32(6)))
+        first = uint32(group * uint32(GROUP) + uint32(at & uint32(GROUP - 1)))
+        if at >= uint32(GROUP):
+            first = uint32(first | uint32(UP))
+        if not wrapped and (after == uint32(GROUP_ROWS) or following >= groups):
+            first = uint32(first | uint32(LAST))
+        return first, r[1]
+
+    @ops.jit
+    def copy(r, s, first, rows, lane, j):
+        if lane == 0:
+            size, full = uint32(r[1] * r[2]), uint32(r[5] + uint32(8) * s)
+            row = uint32(first & uint32(PAIR))
+            if first & uint32(UP):
+                row = uint32(row + j[3])
+            expect(full, size)
+            copy_bulk(uint32(r[3] + s * size), advance(j[0], int64(row) * int64(r[2])), size, full)
+
+    @ops.jit
+    def arrive(r, s, lane):
+        if lane == 0:
+            arrive_at(uint32(r[5] + uint32(8) * s))
+
+    @ops.jit
+    def prefetch(r, first, rows, j):  # nobody asks for it
+        return
+
+    @ops.jit
+    def total(r, slot, rows, lane):
+        return float32(0.0)
+
+    @ops.jit
+    def finish(j, first, rows, lane, total):
+        return
+
+    return SimpleNamespace(
+        arrivals=1 + 32, tickets=tickets, fill_of=fill_of, copy=copy, arrive=arrive, prefetch=prefetch,
+        total=total, finish=finish,
     )  # fmt: skip
-    advance, make = ops.advance, ring_block.preparer(ops).make
-
-    @ops.jit
-    def land(r, s, slot, first, j):  # gate rows from `first` on, then as many up rows
-        store_word(uint32(r[7] + uint32(4) * slot), int32(first))
-        store_word(uint32(r[8] + uint32(4) * slot), int32(uint32(2) * j[4]))
-        size, full = uint32(j[4] * r[2]), uint32(r[5] + uint32(8) * s)
-        to, stride = uint32(r[3] + s * r[1] * r[2]), int64(r[2])
-        expect(full, uint32(uint32(2) * size))
-        copy(to, advance(j[0], int64(first) * stride), size, full)
-        copy(uint32(to + size), advance(j[0], int64(uint32(j[3] + first)) * stride), size, full)
-
-    @ops.jit
-    def shared_of(j):  # the first pair that is shared
-        return uint32(j[5] * uint32(cuda.gridDim.x) * uint32(GROUP))
-
-    @ops.jit
-    def tickets_of(j):  # fills that are shared
-        return uint32((j[3] - shared_of(j)) // j[4])
-
-    @ops.jit
-    def draw(j):  # what is drawn is not used before the next fill; the last draw of all sets the counter back
-        at = advance(j[2], int64(uint32(2) * j[3]))  # behind the pairs' words
-        return count_up(at, uint32(tickets_of(j) + uint32(cuda.gridDim.x) - uint32(1)))
-
-    @ops.jit
-    def begin(j):  # -> t
-        left, ticket, some = uint32(j[5] * (uint32(GROUP) // j[4])), uint32(0), tickets_of(j) > uint32(0)
-        if some and left <= j[6]:
-            ticket = draw(j)
-        return uint32(cuda.blockIdx.x), uint32(0), left, ticket, some, True
-
-    @ops.jit
-    def own_fill(r, s, slot, j, t):  # -> t
-        group, part = t[0], t[1]
-        land(r, s, slot, uint32(group * uint32(GROUP) + part), j)
-        part = uint32(part + j[4])
-        if part == uint32(GROUP):
-            group, part = uint32(group + uint32(cuda.gridDim.x)), uint32(0)
-        return group, part, uint32(t[2] - uint32(1)), t[3], t[4], t[5]
-
-    @ops.jit
-    def fill(r, s, phase, j, t):  # -> t; once there is nothing left, the fill ends the work
-        slot = uint32(s + phase * r[0])
-        if t[2] > j[6]:
-            u = own_fill(r, s, slot, j, t)
-            ticket = u[3]
-            if t[4] and u[2] == j[6]:
-                ticket = draw(j)
-            return u[0], u[1], u[2], ticket, t[4], True
-        if t[4] and t[3] < tickets_of(j):
-            land(r, s, slot, uint32(shared_of(j) + t[3] * j[4]), j)
-            return t[0], t[1], t[2], draw(j), True, True
-        if t[2] > uint32(0):
-            u = own_fill(r, s, slot, j, t)
-            return u[0], u[1], u[2], u[3], False, True
-        store_word(uint32(r[8] + uint32(4) * slot), int32(0))
-        arrive(uint32(r[5] + uint32(8) * s))
-        return t[0], t[1], t[2], t[3], False, False
-
-    @ops.jit
-    def feed(r, j, lane, warps):  # see above
-        t = uint32(0), uint32(0), uint32(0), uint32(0), False, False
-        s, parity = uint32(0), uint32(0)
-        if lane == 0:
-            t = begin(j)
-        make(r, lane, warps, 2, 1 + 32)  # while the first draw is under way
-        if lane == 0:
-            while s < r[0] and t[5]:
-                t = fill(r, s, parity, j, t)
-                s = uint32(s + uint32(1))
-        cuda.syncwarp()
-        s = uint32(0)
-        while load_word(uint32(r[8] + uint32(4) * (s + parity * r[0]))) != 0:
-            wait(uint32(r[6] + uint32(8) * s), parity)
-            if t[5]:
-                t = fill(r, s, uint32(parity ^ uint32(1)), j, t)
-            s = uint32(s + uint32(1))
-            if s == r[0]:
-                s, parity = uint32(0), uint32(parity ^ uint32(1))
-            cuda.syncwarp()
-
-    return feed
 
 
 def _finisher(ops: SimpleNamespace) -> Any:
-    """complete(ring, j, lane): the warp that takes the sums, and lets a stage be summed again."""
+    """complete(ring, j, lane): the warp that takes the sums, and lets a slot be summed again."""
     from numba import cuda
 
     asm, store, gated = ring.statements(), q8.warp_store(ops), swiglu.functions(ops).swiglu
     arrive, wait, load_word, total_of = (
         asm.barrier_arrive, asm.barrier_wait, asm.load_word, ring_feed.totals(ops),
     )  # fmt: skip
-    hand_over, handed_over, advance = asm.hand_over, asm.handed_over, ops.advance
+    hand_over, handed_over, take_back, advance = asm.hand_over, asm.handed_over, asm.take_back, ops.advance
     bits, value = ops.bits_of_float, ops.float_of_bits
 
     @ops.jit
-    def quantise(j, group, gate, up):  # lane k has the sums of the group's pair k
-        store(gated(gate, up), j[1], int32(group * uint32(GROUP_WORDS)))
-
-    @ops.jit
-    def share(j, pair, gate, up):  # one pair's sums, inverted: 0 says that there are none
-        at = advance(j[2], int64(uint32(2) * pair))
-        hand_over(at, uint32(~uint32(bits(gate))), uint32(~uint32(bits(up))))
-
-    @ops.jit
-    def settle(j, group, lane, to_the_end):  # -> whether a shared group's words were there; if so, quantised
-        at = advance(j[2], int64(uint32(2) * (group * uint32(GROUP) + uint32(lane))))
-        both = handed_over(at)
-        while not cuda.all_sync(0xFFFFFFFF, (both[0] | both[1]) != uint32(0)):
-            if not to_the_end:
-                return False
-            both = handed_over(at)
-        hand_over(at, uint32(0), uint32(0))
-        quantise(j, group, value(uint32(~both[0])), value(uint32(~both[1])))
-        return True
-
-    @ops.jit
     def complete(r, j, lane):  # see above
-        shared, pairs = uint32(j[5] * uint32(cuda.gridDim.x) * uint32(GROUP)), int32(j[4])
-        s, parity = uint32(0), uint32(0)
+        s, phase = uint32(0), uint32(0)
         while s < r[0]:
             arrive(uint32(r[5] + uint32(8) * s))
             s = uint32(s + uint32(1))
-        s, gate, up = uint32(0), float32(0.0), float32(0.0)
-        due, owing = uint32(0), False  # a shared group whose last fill was this block's, not quantised yet
+        s, row = uint32(0), uint32(uint32(lane) & uint32(r[1] - uint32(1)))
         while True:
-            full, slot = uint32(r[5] + uint32(8) * s), uint32(s + parity * r[0])
-            wait(full, parity)
-            first = uint32(load_word(uint32(r[7] + uint32(4) * slot)))
+            full, odd = uint32(r[5] + uint32(8) * s), uint32(phase & uint32(1))
+            slot = uint32(s + odd * r[0])
+            wait(full, odd)
             if load_word(uint32(r[8] + uint32(4) * slot)) == 0:
                 break
-            wait(uint32(r[6] + uint32(8) * s), parity)
-            total = total_of(r, s, lane < 2 * pairs, lane)
+            told = uint32(load_word(uint32(r[7] + uint32(4) * slot)))
             arrive(full)
-            group, at = uint32(first >> uint32(5)), int32(first & uint32(GROUP - 1))
-            here = int32(lane - at)
-            of_gate = cuda.shfl_sync(0xFFFFFFFF, total, here & 31)
-            of_up = cuda.shfl_sync(0xFFFFFFFF, total, (here + pairs) & 31)
-            mine, last, own = here >= 0 and here < pairs, at + pairs == GROUP, first < shared
-            if own:
-                if mine:
-                    gate, up = of_gate, of_up
-                if last:
-                    quantise(j, group, gate, up)
+            here = int32(lane - int32(told & uint32(GROUP - 1)))
+            mine, up, last = here >= 0 and here < int32(r[1]), told & uint32(UP), told & uint32(LAST)
+            group = uint32(uint32(told & uint32(PAIR)) >> uint32(5))
+            at = advance(j[2], int64(uint32(2) * (group * uint32(GROUP) + uint32(lane))))  # the lane's pair's
+            gate_word, up_word = uint32(0), uint32(0)
+            if last:
+                gate_word, up_word = handed_over(at)
+            wait(uint32(r[6] + uint32(8) * slot), uint32(phase >> uint32(1)))
+            total = uint32(~uint32(bits(total_of(r, slot, row))))
+            if last:
+                own_gate = total if mine and not up else uint32(0)
+                own_up = total if mine and up else uint32(0)
+                gate_word, up_word = uint32(gate_word | own_gate), uint32(up_word | own_up)
+                while not cuda.all_sync(0xFFFFFFFF, gate_word != uint32(0) and up_word != uint32(0)):
+                    both = handed_over(at)
+                    gate_word, up_word = uint32(both[0] | own_gate), uint32(both[1] | own_up)
+                take_back(at)
+                h = gated(value(uint32(~gate_word)), value(uint32(~up_word)))
+                store(h, j[1], int32(group * uint32(GROUP_WORDS)))
             elif mine:
-                share(j, uint32(first + uint32(here)), of_gate, of_up)
-            more = last and not own  # one more is due: none may be left then
-            if owing and settle(j, due, lane, more):
-                owing = False
-            if more:
-                due, owing = group, True
+                hand_over(advance(at, int64(1) if up else int64(0)), total)
             s = uint32(s + uint32(1))
             if s == r[0]:
-                s, parity = uint32(0), uint32(parity ^ uint32(1))
-        if owing:
-            settle(j, due, lane, True)
+                s, phase = uint32(0), uint32((phase + uint32(1)) & uint32(3))
 
     return complete
 
 
 def form(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
-    """run(ring, x8, nbe, j): all that a block does. Its last warp finishes, the one before feeds."""
+    """run(ring, x8, nbe, counter, j): all that a block does. Its last warp finishes, the one before feeds."""
     from numba import cuda
 
-    await_them, consume = ring_block.preparer(ops).await_them, ring_block.summer(ops, rows)
-    feed, complete = _feeder(ops), _finisher(ops)
+    prepare, consume, job = ring_block.preparer(ops), ring_block.summer(ops, rows), gated_job(ops)
+    make, await_them, arrivals = prepare.make, prepare.await_them, job.arrivals
+    feed, complete = ring_feed.feeder(ops, job, ring_feed.no_hooks(ops)), _finisher(ops)
 
     @ops.jit
-    def run(r, x8, nbe, j):  # see above
+    def run(r, x8, nbe, counter, j):  # see above
         thread = int32(cuda.threadIdx.x)
         warps, lane = int32(int32(cuda.blockDim.x) >> 5), int32(thread & 31)
         role = int32(warps - 1 - int32(thread >> 5))
         if role == 1:
-            feed(r, j, lane, warps)
+            make(r, lane, warps, 2, arrivals)
+            feed(r, counter, j, 0)
         else:
             await_them(warps)
             if role == 0:

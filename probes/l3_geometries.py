@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from probes import l3, l3_launch, points
 from probes.core import report, tuning
 from probes.core.rows import Row
-from probes.core.tuning import GateUp
+from probes.core.tuning import Geometry
 from probes.core.types import Shape, Unavailable
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ def _arms(
                 try:
                     planned = l3_launch.planned(v, d.case, choice, bench.gpu.facts)
                     fit = l3_arms.make_room(bench, kernel, planned)
-                    launch = (v.name, planned.ring, planned.own, planned.late)
-                    points.admit(seen, launch, variant, fit, choice.ring.blocks_per_sm)
+                    launch = (v.name, planned.ring, planned.config)
+                    points.admit(seen, launch, variant, fit, choice.blocks_per_sm)
                 except Unavailable as error:
                     skipped.append(l3_arms.not_run(bench, d.case, variant, kernel, str(error)))
                     continue
@@ -75,11 +75,11 @@ def _arms(
     return arms, skipped
 
 
-def chosen(rows: Sequence[Row], case: str) -> dict[str, GateUp]:
+def chosen(rows: Sequence[Row], case: str) -> dict[str, Geometry]:
     """Variant -> its fastest geometry on one case: what the tuning table should hold."""
     mine = [r for r in rows if r.case == case]
     best = {v.name: points.fastest(mine, v.name) for v in RINGS}
-    return {name: GateUp.parse(points.at(found[0])) for name, found in best.items() if found}
+    return {name: Geometry.parse(points.at(found[0])) for name, found in best.items() if found}
 
 
 def section(rows: Sequence[Row], markdown: bool) -> str:

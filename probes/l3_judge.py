@@ -108,7 +108,6 @@ def saves(row: Row, base: Row, found: stats.Interval) -> str:
         out.append(f"in geometry {_geometry(row)} against {_geometry(base)}")
     if row.grid and row.waves and base.grid and base.waves:
         out.append(f"{row.grid} blocks in {row.waves:.2f} waves against {base.grid} in {base.waves:.2f}")
-    out += [f"its exchange: {exchange}"] if (exchange := _exchange(row)) else []
     if row.registers and base.registers and row.registers != base.registers:
         out.append(f"{row.registers} registers against {base.registers}")
     return ", ".join(out)
@@ -118,12 +117,6 @@ def _geometry(row: Row) -> str:
     """The geometry that a ring's row names."""
     told = next((n for n in row.notes if n.startswith("geometry ")), "")
     return told.removeprefix("geometry ").partition(",")[0]
-
-
-def _exchange(row: Row) -> str:
-    """What form_c's blocks make by themselves, share and keep for the end, as its row says."""
-    told = next((n for n in row.notes if n.startswith("geometry ")), "")
-    return told[told.index("own ") :] if "own " in told else ""
 
 
 def _sms(row: Row) -> int | None:

@@ -69,17 +69,10 @@ def _that_run(stem: str, arch: str) -> list[Offline]:
     from kernels_numba import compile as numba_compile
     from probes.core import ring
     from probes.core.device import compute_capability
-    from probes.core.types import Offline, Resources
 
-    def runs(name: str) -> bool:
-        return compute_capability(arch) >= ring.since(name)
-
-    rows = [r for r in build.offline(f"{stem}.cu", arch) if runs(r.name)]
-    names = [n for n in numba_compile.names(stem) if runs(n)]
-    for name, path in (numba_compile.compiled(stem, names, arch) if names else {}).items():
-        found = Resources(**json.loads((path.parent / "resources.json").read_text()))
-        rows.append(Offline(name, "numba", arch, found))
-    return rows
+    made = build.offline(f"{stem}.cu", arch)
+    able = [r for r in made if ring.since(r.name) <= compute_capability(arch)]  # the others are empty
+    return able + numba_compile.offline(stem, arch)
 
 
 def _work(check: bool) -> int:

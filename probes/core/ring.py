@@ -64,8 +64,8 @@ def consumer_warps(units: int) -> int:
 
 
 def stage_bytes(rows: int, row_stride: int) -> int:
-    """Shared memory of one stage: rows, eight warp sums a row, two barriers, twice first row and count."""
-    return rows * (row_stride + 4 * VIRTUAL_WARPS) + 2 * 8 + 4 * 4
+    """Shared memory of one stage: rows and a barrier; twice eight sums a row, a barrier, first row and count."""
+    return rows * row_stride + 8 + 2 * (rows * 4 * VIRTUAL_WARPS + 8 + 2 * 4)
 
 
 def room(blocks_per_sm: int, facts: DeviceFacts) -> int:
@@ -75,20 +75,19 @@ def room(blocks_per_sm: int, facts: DeviceFacts) -> int:
 
 
 def plan(
-    units: int, row_stride: int, fills: int, geometry: Geometry, facts: DeviceFacts, rows_per_fill: int = 0,
-    share: int = 1, others: int = 1, most_blocks: int = 0, form: str = "ring",
+    units: int, row_stride: int, fills: int, geometry: Geometry, facts: DeviceFacts, share: int = 1,
+    others: int = 1, form: str = "ring",
 ) -> Plan:  # fmt: skip
     """The launch of `geometry` for `fills` tickets of rows of `units` units.
 
-    rows_per_fill: rows that a stage holds, where that is not the ticket's own number of rows. share: kernels
-    that are to have room on an SM at the same time, so that a successor's stages fill under its predecessor.
-    others: the block's warps that do not sum: the feeder, and for some kernels a finisher. most_blocks: of
-    the grid, where that is not the tickets' number. form: how rows come, a key of NEEDS.
+    share: kernels that are to have room on an SM at the same time, so that a successor's stages fill under
+    its predecessor. others: the block's warps that do not sum: the feeder, and for some kernels a finisher.
+    form: how rows come, a key of NEEDS.
     Raises BadInput (a geometry that makes no sense) and Unavailable with the reason for a SKIPPED row: a GPU
     without such copies, rows that do not fit into shared memory, or sets that make a block too large.
     """
-    rows = rows_per_fill or geometry.rows
-    if not 1 <= rows <= MOST_ROWS or geometry.rows < 1 or geometry.blocks_per_sm < 1 or geometry.stages < 0:
+    rows = geometry.rows
+    if not 1 <= rows <= MOST_ROWS or geometry.blocks_per_sm < 1 or geometry.stages < 0:
         raise BadInput(f"a ring needs 1 to {MOST_ROWS} rows per fill, 1 block per SM or more, got {geometry}")
     if geometry.sets < 1:
         raise BadInput(f"a ring needs a set of consumers, got {geometry}")
@@ -103,7 +102,7 @@ def plan(
         raise Unavailable(f"{copies}, this GPU is {facts.arch}")
     one = stage_bytes(rows, row_stride)
     most = room(geometry.blocks_per_sm * share, facts)
-    grid = min(fills, most_blocks or fills, facts.sms * geometry.blocks_per_sm)
+    grid = min(fills, facts.sms * geometry.blocks_per_sm)
     stages = min(geometry.stages or most // one, -(-fills // grid), MOST_STAGES)
     if stages < 1 or stages * one > most:
         need = max(1, geometry.stages) * one
@@ -116,17 +115,15 @@ def plan(
 
 
 def default_geometry(
-    od: int, row_stride: int, facts: DeviceFacts, blocks_per_sm: int = DEFAULT_BLOCKS, rows_each: int = 1,
-    stages: int = 1,
+    od: int, row_stride: int, facts: DeviceFacts, blocks_per_sm: int = DEFAULT_BLOCKS, stages: int = 1,
 ) -> Geometry:  # fmt: skip
     """The rule for what no tuning table speaks of: two blocks per SM, all stages that fit, drawn tickets.
 
     A fill holds the most rows of 8, 4, 2, 1 that fit and leave a fill for every SM. Where not even one row
-    fits so often, one block per SM. od: rows that tickets name; rows_each: rows of a stage for each of them.
-    stages: so many must fit.
+    fits so often, one block per SM. stages: so many must fit.
     """
     most = room(blocks_per_sm, facts)
-    fitting = [r for r in DEFAULT_ROWS if stages * stage_bytes(r * rows_each, row_stride) <= most]
+    fitting = [r for r in DEFAULT_ROWS if stages * stage_bytes(r, row_stride) <= most]
     if not fitting:
         return Geometry(1, 1, drawn=True)
     rows = next((r for r in fitting if -(-od // r) >= facts.sms), fitting[-1])

@@ -87,31 +87,6 @@ class ChainRing:
 
 
 @dataclass(frozen=True, slots=True)
-class GateUp:
-    """What a sweep chose for one ring variant of L3.
-
-    own, late: of form_c alone, groups that a block makes by itself, and its fills of those for after the
-    drawn ones.
-    """
-
-    ring: Geometry
-    own: int | None = None
-    late: int | None = None
-
-    def __str__(self) -> str:
-        return str(self.ring) if self.own is None else f"{self.ring}-own{self.own}-late{self.late}"
-
-    @classmethod
-    def parse(cls, text: str) -> GateUp:
-        """The choice that `str` wrote. Raises BadInput."""
-        ring, has_own, rest = text.partition("-own")
-        found = re.fullmatch(f"{_N}-late{_N}", rest)
-        if has_own and not found:
-            raise BadInput(f"a choice looks like 8r2b0s-drawn or 4r3b2s-drawn-own1-late4, got {text!r}")
-        return cls(Geometry.parse(ring), *(map(int, found.groups()) if found else ()))
-
-
-@dataclass(frozen=True, slots=True)
 class Table:
     """One device's file: what was chosen, by case and layout (l1), matrix (l2) or variant (l3)."""
 
@@ -119,7 +94,7 @@ class Table:
     where: str
     l1: Mapping[str, Mapping[str, Tuned]]
     l2: Mapping[str, Mapping[str, ChainRing]] = field(default_factory=dict)
-    l3: Mapping[str, Mapping[str, GateUp]] = field(default_factory=dict)
+    l3: Mapping[str, Mapping[str, Geometry]] = field(default_factory=dict)
 
 
 CASES: dict[str, Shape] = {t.case: t.shape for m in MODELS for t in m.tensors}
@@ -134,8 +109,8 @@ CHAINS: dict[str, tuple[str, ...]] = {
 GATE_UPS: dict[str, Shape] = {"gate_up_14b": Shape(2 * 13824, 5120)}
 """L3's cases: gate rows and up rows together."""
 
-GATE_UP_ROWS: dict[str, tuple[int, ...]] = {"pair_ring": tuple(range(1, 33)), "form_c": (1, 2, 4, 8, 16)}
-"""L3's ring variants, and the rows that a ticket of each may name: form_c's divide a q8 block's 32 values."""
+GATE_UP_ROWS: dict[str, tuple[int, ...]] = {"pair_ring": tuple(range(1, 33)), "form_c": (1, 2, 4, 8, 16, 32)}
+"""L3's ring variants, and the rows that a ticket of each may name: form_c's divide a group of 32."""
 
 
 def parse(text: str, name: str = "a tuning table") -> Table:
@@ -220,33 +195,25 @@ def _chain_ring(row: object, case: str, matrix: str, name: str) -> ChainRing:
     return ChainRing(ring, ahead, plain)
 
 
-def _gate_up(row: object, case: str, variant: str, name: str) -> GateUp:
+def _gate_up(row: object, case: str, variant: str, name: str) -> Geometry:
     where = f"{name}: [l3.{case}] {variant}"
     if re.sub(r"@\d+sm$", "", case) not in GATE_UPS or variant not in GATE_UP_ROWS:
         raise BadInput(f"{where}: there is no such case or variant")
-    form_c = variant == "form_c"
-    if not isinstance(row, dict) or row.keys() != ({"ring", "own", "late"} if form_c else {"ring"}):
-        like = '{ ring = "4r3b2s-drawn", own = 1, late = 4 }' if form_c else '{ ring = "8r2b2s3x-drawn" }'
-        raise BadInput(f"{where}: a row is {like}, got {row!r}")
-    for name_, counts in (("own", "groups"), ("late", "fills")):
-        found = row.get(name_)
-        if found is not None and (not isinstance(found, int) or isinstance(found, bool) or found < 0):
-            raise BadInput(f"{where}: {name_} counts {counts}, got {found!r}")
-    choice = GateUp(_ring(row["ring"], where), row.get("own"), row.get("late"))
+    if not isinstance(row, dict) or row.keys() != {"ring"}:
+        raise BadInput(f'{where}: a row is {{ ring = "8r2b2s3x-drawn" }}, got {row!r}')
+    choice = _ring(row["ring"], where)
     if wrong := gate_up_fault(variant, choice):
         raise BadInput(f"{where}: {wrong}")
     return choice
 
 
-def gate_up_fault(variant: str, choice: GateUp) -> str:
+def gate_up_fault(variant: str, choice: Geometry) -> str:
     """What a ring variant of L3 cannot be launched with, '' for nothing."""
-    ring, fit = choice.ring, GATE_UP_ROWS[variant]
-    if ring.sets < 1:
-        return f"a block has a set of consumers at least, got {ring}"
-    if ring.rows not in fit:
-        return f"rows are one of {', '.join(map(str, fit))}, got {ring}"
-    if variant == "form_c" and not ring.drawn:
-        return f"shared fills are drawn, got {ring}"
+    fit = GATE_UP_ROWS[variant]
+    if choice.sets < 1:
+        return f"a block has a set of consumers at least, got {choice}"
+    if choice.rows not in fit:
+        return f"rows are one of {', '.join(map(str, fit))}, got {choice}"
     return ""
 
 
@@ -280,7 +247,7 @@ def l2(slug: str, case: str, matrix: str) -> ChainRing | None:
     return found.l2.get(case, {}).get(matrix) if found else None
 
 
-def l3(slug: str, shape: Shape, variant: str) -> GateUp | None:
+def l3(slug: str, shape: Shape, variant: str) -> Geometry | None:
     """What was chosen for gate and up of a shape (rows of both together) and a ring variant.
 
     A partition (`nvidia-h200-48sm`) has its own rows, or else its device's.
@@ -299,12 +266,10 @@ def device_and_part(slug: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else (slug, "")
 
 
-def dump_l3(case: str, rows: Mapping[str, GateUp], part: str = "") -> str:
+def dump_l3(case: str, rows: Mapping[str, Geometry], part: str = "") -> str:
     """One case's rows as they stand in a table; `part`: of a partition of that size."""
-    lines = []
-    for variant, row in rows.items():
-        share = "" if row.own is None else f", own = {row.own}, late = {row.late}"
-        lines.append(f'{variant:{max(map(len, rows))}} = {{ ring = "{row.ring}"{share} }}')
+    wide = max(map(len, rows))
+    lines = [f'{variant:{wide}} = {{ ring = "{row}" }}' for variant, row in rows.items()]
     return "\n".join([f'[l3."{case}@{part}"]' if part else f"[l3.{case}]", *lines])
 
 
