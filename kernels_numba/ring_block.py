@@ -1,8 +1,8 @@
 """A ring in shared memory, and the warps that sum its rows: twin of the consumers in kernels_cu/ring.cuh.
 
 A ring travels as a tuple of uint32: stages, rows, stride, then the addresses of data, sums, full, empty,
-first and count, and the virtual warps that own a unit. Sums, empty, first and count there are for each slot, a
-stage in one of its two phases.
+first and count, and the virtual warps that own a unit. Sums, empty, first and count there are for each slot:
+a stage in one of its two phases.
 """
 
 from __future__ import annotations

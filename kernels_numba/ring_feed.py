@@ -1,10 +1,10 @@
 """The warp that feeds a ring and finishes its rows: twin of kernels_cu/ring_feed.cuh, which says how and why.
 
-What a block does is put together from three namespaces, as templates do it in C++. A fill travels as its first
-row and how many rows it has, none where it ends the work:
+What a block does is put together from three namespaces, as templates do it in C++. A fill travels as its
+first row and how many rows it has, none where it ends the work:
 
     rows   how a row of the weight format is summed, see ring_rows.py
-    job    what a ticket names, `row_job`, `copied_row_job` or ring_gated.py's; its own values travel as the tuple j
+    job    what a ticket names, `row_job`, `copied_row_job` or ring_gated.py's; its values travel as tuple j
              arrivals                              what completes `full` besides bulk copies' bytes
              tickets(ring, j)                      how many there are
              fill_of(ring, ticket, j)              first row and rows
@@ -13,7 +13,7 @@ row and how many rows it has, none where it ends the work:
              prefetch(ring, first, rows, j)        lane 0: the rows are to come into L2
              total(ring, slot, rows, lane)         the warp: its row's sum, where the feeder takes them
              finish(j, first, rows, lane, total)   the warp: row first + lane sums to `total`, for lane < rows
-    hooks  what a kernel does besides, `no_hooks` or l2_ring.py's; its own values travel as the tuple h
+    hooks  what a kernel does besides, `no_hooks` or l2_ring.py's; its values travel as tuple h
              ahead(h)                              tickets past the stages to be brought into L2
              before_activations(h)                 every consumer
              all_asked(h)                          lane 0, of dealt tickets only: the last one was asked for
@@ -32,7 +32,9 @@ from kernels_numba import ring, ring_block
 def row_job(ops: SimpleNamespace) -> SimpleNamespace:
     """The plain job, j = (weights, out, od): a ticket is ring's rows of `od`, and each sum is stored."""
     asm, total_of = ring.statements(), totals(ops)
-    expect, copy_bulk, bulk, arrive_at = asm.barrier_expect, asm.bulk_copy, asm.bulk_prefetch, asm.barrier_arrive
+    expect, copy_bulk, bulk, arrive_at = (
+        asm.barrier_expect, asm.bulk_copy, asm.bulk_prefetch, asm.barrier_arrive,
+    )  # fmt: skip
     advance = ops.advance
 
     @ops.jit
@@ -75,7 +77,7 @@ def row_job(ops: SimpleNamespace) -> SimpleNamespace:
 
 
 def copied_row_job(ops: SimpleNamespace) -> SimpleNamespace:
-    """The same by copies of 16 bytes, the lanes of the feeder by turns: twin of ring_feed.cuh's CopiedRows."""
+    """The same by copies of 16 bytes, the lanes of the feeder by turns: ring_feed.cuh's CopiedRows."""
     plain, asm = row_job(ops), ring.statements()
     copy16, arrive_at, arrive_copied, advance = (
         asm.copy_16, asm.barrier_arrive, asm.barrier_arrive_copied, ops.advance,
@@ -189,7 +191,7 @@ def feeder(ops: SimpleNamespace, job: SimpleNamespace, hooks: SimpleNamespace) -
         every, following, dealt = tickets_of(r, j), uint32(cuda.blockIdx.x), is_null(counter)
         first, rows = uint32(0), uint32(0)  # of the fill that comes next
         base, last, s = uint32(0), uint32(0), uint32(0)
-        more, told = True, False  # whether there may be more fills; whether it was told that all were asked for
+        more, told = True, False  # whether there may be more fills; whether `all_asked` was told
         while s < r[0] and more:
             first, rows = fill_of(r, following, every, j)
             fill(r, s, s, first, rows, lane, j)

@@ -1,7 +1,7 @@
 """A ring's job for gate and up: SwiGLU of each pair of rows, and q8 of each group of 32, in one kernel.
 
-Twin of kernels_cu/ring_gated.cuh, which says in which order tickets name a group's parts, how their sums meet,
-and what the two warps beside the consumers do. j = (weights, q8, words, nf).
+Twin of kernels_cu/ring_gated.cuh, which says in which order tickets name a group's parts, how their sums
+meet, and what the two warps beside the consumers do. j = (weights, q8, words, nf).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 pair_ring (both its kernels) and form_c are measured on gate_up_14b, each in its candidates, in the first
 backend that works (C++ unless --backend says otherwise). A row's variant names its geometry, such as
-`form_c@8r1b2s4x-drawn-own1-late4`. A candidate that makes the very launch of another is not timed twice. A
+`form_c@16r2b2s4x-drawn`. A candidate that makes the very launch of another is not timed twice. A
 sweep judges nothing.
 """
 

@@ -100,9 +100,7 @@ def plan(v: l3.Variant, case: l3.Case, facts: DeviceFacts, blocks_per_sm: int = 
     return planned(v, case, default_choice(case, facts, blocks_per_sm), facts, source)
 
 
-def planned(
-    v: l3.Variant, case: l3.Case, choice: Geometry, facts: DeviceFacts, source: str = ""
-) -> Planned:
+def planned(v: l3.Variant, case: l3.Case, choice: Geometry, facts: DeviceFacts, source: str = "") -> Planned:
     """A ring variant in one geometry. Raises BadInput and Unavailable as `plan`."""
     if wrong := tuning.gate_up_fault(v.name, choice):
         raise BadInput(f"{v.name}: {wrong}")

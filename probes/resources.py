@@ -7,7 +7,6 @@ target, with the digest of the sources they came from. Needs nvcc and the Numba 
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -64,7 +64,7 @@ def consumer_warps(units: int) -> int:
 
 
 def stage_bytes(rows: int, row_stride: int) -> int:
-    """Shared memory of one stage: rows and a barrier; twice eight sums a row, a barrier, first row and count."""
+    """Shared memory of one stage: rows, a barrier; twice eight sums a row, a barrier, first row and count."""
     return rows * row_stride + 8 + 2 * (rows * 4 * VIRTUAL_WARPS + 8 + 2 * 4)
 
 

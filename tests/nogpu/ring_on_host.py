@@ -95,10 +95,13 @@ class Block(numba_on_host.Cuda):
     def put(self, at: int, value: Any, kind: str) -> None:
         self.memory[int(at) : int(at) + 4] = np.array([value], kind).tobytes()
 
-    def arrive(self, at: int, bytes_: int = 0) -> None:
+    def expect(self, at: int, bytes_: int) -> None:
+        with self._lock:
+            self.barriers[int(at)].bytes += int(bytes_)
+
+    def arrive(self, at: int) -> None:
         with self._lock:
             b = self.barriers[int(at)]
-            b.bytes += int(bytes_)
             b.pending -= 1
             assert b.pending >= 0, "too many arrivals"
             self.settle(b)
@@ -146,18 +149,24 @@ class Block(numba_on_host.Cuda):
             counter[0] = 0 if old >= int(last) else old + 1
         return np.uint32(old)
 
-    def hand_over(self, at: Pointer, low: int, high: int) -> None:
+    def hand_over(self, at: Pointer, word: int) -> None:
+        with _BETWEEN:
+            at[0] = word
+
+    def handed_over(self, at: Pointer) -> tuple[Any, Any]:
+        """Both words at once, as a 64-bit load."""
+        assert at.offset % 2 == 0, "a 64-bit word is not aligned"
+        with _BETWEEN:
+            both = np.uint32(at[0]), np.uint32(at[1])
+        if not all(both):
+            self.rest("a word")
+        return both
+
+    def take_back(self, at: Pointer) -> None:
         """Both words at once, as a 64-bit store."""
         assert at.offset % 2 == 0, "a 64-bit word is not aligned"
         with _BETWEEN:
-            at[0], at[1] = low, high
-
-    def handed_over(self, at: Pointer) -> tuple[Any, Any]:
-        with _BETWEEN:
-            both = np.uint32(at[0]), np.uint32(at[1])
-        if not any(both):
-            self.rest("a word")
-        return both
+            at[0], at[1] = 0, 0
 
     def engine(self) -> None:
         while (job := self.jobs.get()) is not None:
@@ -182,7 +191,7 @@ class Block(numba_on_host.Cuda):
             barrier_init=self.init,
             barriers_ready=lambda: None,
             barrier_arrive=self.arrive,
-            barrier_expect=self.arrive,
+            barrier_expect=self.expect,
             barrier_wait=self.wait,
             bulk_copy=self.copy,
             copy_16=self.copy_16,
@@ -199,6 +208,7 @@ class Block(numba_on_host.Cuda):
             draw=self.draw,
             hand_over=self.hand_over,
             handed_over=self.handed_over,
+            take_back=self.take_back,
             no_counter=lambda: None,
             is_null=lambda p: p is None,
         )

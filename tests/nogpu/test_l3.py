@@ -224,7 +224,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_ring_variants_are_predicted(compiled: None) -> None:
     rows = {(r.variant, r.backend): r for r in predicted(facts=H200) if r.source == "predicted"}
     for name, others in (("pair_ring", 1), ("form_c", 2)):
-        warps = 3 * tuning.l3("h200", l3.CASES[0].shape, name).ring.sets + others
+        warps = 3 * tuning.l3("h200", l3.CASES[0].shape, name).sets + others
         row, made = rows[name, "cu"], l3_launch.plan(l3.variant(name), l3.CASES[0], H200)
         assert not row.skipped and row.grid == made.config.grid and made.config.block == 32 * warps
         assert row.smem_bytes == 32 + made.config.smem_bytes and row.waves and row.blocks_per_sm
@@ -235,7 +235,7 @@ def test_the_ring_variants_are_predicted(compiled: None) -> None:
     (row,) = (r for r in predicted("--sms", "48", "--variant", "form_c", "--backend", "cu", facts=H200)
               if r.variant == "form_c")  # fmt: skip
     held = tuning.l3("h200-48sm", l3.CASES[0].shape, "form_c")
-    assert row.time_s is None and row.grid == 48 * held.ring.blocks_per_sm
+    assert row.time_s is None and row.grid == 48 * held.blocks_per_sm
     assert row.waves == row.grid / (48 * row.blocks_per_sm)
     assert row.notes[0].startswith(f"geometry {held}, ") and ", tuned" in row.notes[0]
 

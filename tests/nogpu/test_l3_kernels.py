@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from probes import l3_data
-from probes.core import q8, ring, swiglu
+from probes.core import q8, ring, swiglu, tuning
 from probes.core.types import BadInput, Unavailable
 from probes.l3_data import Wanted
 from tests.nogpu.host_calls import FAULTS, aligned, pointer
@@ -210,15 +212,14 @@ class Matrix:
         same(gu[:-1], self.want.gu)
         assert gu[-1] == 0xFFFFFFFF and counter[0] == 0
 
-    def form_c(
-        self, lib: ctypes.CDLL, pairs: int, stages: int, grid: int, own: int, late: int, seed: int
-    ) -> None:
+    def form_c(self, lib: ctypes.CDLL, rows: int, stages: int, grid: int, drawn: bool, seed: int) -> None:
         out, zeros = words(self.want.q8.size + 1), aligned(np.zeros(2 * self.nf + 1, np.uint32))
         for _ in range(2):  # the second launch stands on the words that the first one left
             out[:] = 0xFFFFFFFF
             fault = lib.run_form_c(
-                pointer(self.w), pointer(self.x8), pointer(out), pointer(zeros), self.nf, self.nbe, pairs,
-                stages, own, late, *self.launch(2 * pairs, stages, grid, seed, 2),
+                pointer(self.w), pointer(self.x8), pointer(out), pointer(zeros),
+                pointer(zeros[8 * self.nf :] if drawn else None), self.nbe, self.nf, rows, stages,
+                *self.launch(rows, stages, grid, seed, 2),
             )  # fmt: skip
             assert FAULTS[fault] == "none"
             same(out[:-1], self.want.q8)
@@ -229,33 +230,84 @@ class Matrix:
 RING_SHAPES = [(32, 256), (64, 5120), (96, 512), (32, 8192), (32, 16640), (32, 50176)]
 """One to eight virtual warps, two units per thread, and more than registers hold."""
 
+ROWS = tuning.GATE_UP_ROWS["form_c"]
+
 
 @pytest.mark.parametrize(("nf", "id_"), RING_SHAPES)
 def test_the_ring_s_forms_equal_the_oracle(l3_on_host: ctypes.CDLL, nf: int, id_: int) -> None:
-    """Seeds above 1 shuffle the blocks: whoever finishes a group last, its q8 block is the same."""
+    """Whoever finishes a group last, its q8 block is the same."""
     m = Matrix(nf, id_)
     for rows, stages, grid, drawn in (
-        (1, 1, 1, False), (2, 2, 3, False), (4, 3, 2, True),
-        (8, 2, 4, False), (16, 1, 2, False), (1, 3, 5, True),
+        (1, 1, 1, False), (2, 2, 3, False), (4, 3, 2, True), (8, 2, 4, False), (16, 1, 2, False),
+        (1, 3, 5, True), (32, 2, 2, True),
     ):  # fmt: skip
         for seed in (0, 1, 2, 3):
-            m.form_c(l3_on_host, rows, stages, grid, nf // 32 // grid, seed, seed)
-            m.form_c(l3_on_host, rows, stages, grid, 0, seed, seed)
+            m.form_c(l3_on_host, rows, stages, grid, drawn, seed)
             m.matmul(l3_on_host, rows, stages, grid, drawn, seed)
     m.matmul(l3_on_host, 7, 2, 3, False, 5)
 
 
 @pytest.mark.parametrize("nf", [32, 96, 160])
 def test_no_geometry_of_form_c_hangs_or_drops_a_group(l3_on_host: ctypes.CDLL, nf: int) -> None:
-    """Grids below, at and above the number of groups; all groups own, some shared, all shared."""
+    """Grids below, at and above the number of groups, and of tickets too; those dealt or drawn."""
     m = Matrix(nf, 256)
-    for pairs in (1, 2, 4, 8, 16):
+    for rows in ROWS:
         for stages in (1, 2, 3):
             for grid in (1, 2, 3, 4, 5, 7):
-                for own in range(nf // 32 // grid + 1):
-                    for late in (0, 1, 3):
-                        seed = pairs + 5 * stages + grid + own
-                        m.form_c(l3_on_host, pairs, stages, grid, own, late, seed)
+                for drawn in (False, True):
+                    m.form_c(l3_on_host, rows, stages, grid, drawn, rows + 5 * stages + grid)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 8])
+def test_any_warp_of_form_c_may_lag_behind_as_far_as_the_others_let_it(
+    l3_on_host: ctypes.CDLL, stages: int
+) -> None:
+    """Most of all the finisher, which tells of a stage that it may be filled again before it has its sums."""
+    m = Matrix(64, 256)
+    for rows, grid in ((1, 1), (2, 1), (2, 2), (1, 5)):
+        for seed in range(2, 18):
+            m.form_c(l3_on_host, rows, stages, grid, bool(seed % 2), seed)
+
+
+# Which rows a ticket of form_c names
+
+
+def fills(lib: ctypes.CDLL, groups: int, rows: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """Each ticket's first row, and whether it says that it is its group's last."""
+    row, last = words(64 * groups // rows), words(64 * groups // rows)
+    lib.fills_of_form_c(32 * groups, rows, pointer(row), pointer(last))
+    return row, last
+
+
+@given(groups=st.integers(1, 500), rows=st.sampled_from(ROWS))
+def test_tickets_name_each_row_once_and_a_group_s_parts_far_apart(
+    l3_on_host: ctypes.CDLL, groups: int, rows: int
+) -> None:
+    """The one that is told to be a group's last has its highest ticket: it waits for lower ones alone."""
+    row, last = fills(l3_on_host, groups, rows)
+    np.testing.assert_array_equal(np.sort(row), np.arange(0, 64 * groups, rows))
+    parts = 64 // rows
+    by_group = np.argsort(row % (32 * groups) // 32, kind="stable").reshape(groups, parts)  # their tickets
+    np.testing.assert_array_equal(last[by_group], np.eye(1, parts, parts - 1).repeat(groups, axis=0))
+    assert (np.diff(by_group, axis=1) > groups - 2 * parts).all()
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 5, 13, 64, 67])
+@pytest.mark.parametrize("rows", ROWS)
+def test_tickets_of_both_languages_name_the_same(l3_on_host: ctypes.CDLL, groups: int, rows: int) -> None:
+    from kernels_numba import ring_gated
+    from tests.nogpu.numba_on_host import OPS
+
+    job, wide = ring_gated.gated_job(OPS), np.uint32
+    ring_, j = (wide(1), wide(rows)), (None, None, None, wide(32 * groups))
+    assert job.tickets(ring_, j) == 64 * groups // rows
+    found = [job.fill_of(ring_, wide(k), j) for k in range(64 * groups // rows)]
+    assert {count for _, count in found} == {rows}
+    first = np.array([first for first, _ in found])
+    up, last = first & ring_gated.UP != 0, first & ring_gated.LAST != 0
+    want_row, want_last = fills(l3_on_host, groups, rows)
+    np.testing.assert_array_equal((first & ring_gated.PAIR) + 32 * groups * up, want_row)
+    np.testing.assert_array_equal(last, want_last)
 
 
 # Data

@@ -14,7 +14,7 @@ import pytest
 
 from probes import l3, l3_arms, l3_geometries, l3_launch, l3_measure, l3_report, points
 from probes.core import tuning
-from probes.core.tuning import GateUp, Geometry
+from probes.core.tuning import Geometry
 from probes.core.types import BadInput, Shape, Unavailable, WrongResult
 from probes.gpu import partition as partition_module
 from tests.nogpu import l3_fakes
@@ -57,15 +57,16 @@ def test_every_arm_has_counters_of_its_own(bench: HostBench) -> None:
         assert where[name] == arm.kept[0].buffer.address
     assert len(set(where.values())) == 3
     assert [a.value for a in readers[0].args[4:]] == [20, 320, 8, 4], "nbe, the matrix' rows, rows, stages"
-    numbers = [a.value for a in arms["form_c"].launches[0].args[4:]]
-    assert numbers == [160, 20, 8, 2, 1, 4], "nf, nbe, rows, stages, own, late"
+    fused = arms["form_c"].launches[0].args
+    assert fused[4] == where["form_c"] + 8 * 160, "the tickets' counter lies behind the words"
+    assert [a.value for a in fused[5:]] == [20, 160, 8, 4], "nbe, nf, rows, stages"
 
 
 def test_dealt_tickets_need_no_counter(bench: HostBench) -> None:
     arms = made(bench, 32)  # so few rows that every ticket is in a stage from the start
     (launch, _), (kept,) = arms["pair_ring"].launches[0].launches, arms["form_c"].kept
     assert arms["pair_ring"].kept == () and launch.args[3] == 0
-    assert kept.words == 65 and kept.buffer.address == arms["form_c"].launches[0].args[3]
+    assert kept.words == 64 and arms["form_c"].launches[0].args[3:5] == (kept.buffer.address, 0)
 
 
 @pytest.mark.parametrize(("name", "word"), [("pair_ring", 0), ("form_c", 7), ("form_c", 320)])
@@ -84,13 +85,13 @@ def test_a_word_that_is_not_0_again_is_seen(
 
 @pytest.mark.parametrize("name", ["pair_ring", "form_c"])
 @pytest.mark.parametrize("sets", [1, 2, 4])
-@pytest.mark.parametrize("late", [0, 1, 9])
-def test_sets_and_late_fills_give_the_right_bits(bench: HostBench, name: str, sets: int, late: int) -> None:
+@pytest.mark.parametrize("rows", [4, 8, 32])
+def test_sets_and_rows_give_the_right_bits(bench: HostBench, name: str, sets: int, rows: int) -> None:
     """The launch as it is planned, of 11 groups on four blocks."""
     v, case, stack = l3.variant(name), l3.Case("test", 352, 512), ExitStack()
     kernels = l3_measure.load_kernels(bench, flags())
     bench.alive.append(d := l3_arms.data_of(bench, flags(), case, kernels, stack))
-    choice = GateUp(Geometry(4, 2, 2, True, sets), *(() if v.finisher else (2, late)))
+    choice = Geometry(rows, 2, 2, True, sets)
     planned = l3_launch.planned(v, case, choice, GPU)
     assert planned.config.block == 32 * (sets + (1 if v.finisher else 2))
     arm = l3_arms.arm_of(planned, name, kernels["cu"], d, stack)
@@ -111,20 +112,20 @@ def test_an_older_gpu_skips_the_rings_with_the_reason(bench: HostBench) -> None:
 
 
 def test_a_ring_whose_blocks_do_not_fit_at_once_is_skipped(bench: HostBench) -> None:
-    """200 registers, five warps: one block of form_c fits each of the two SMs, and its grid has three."""
+    """200 registers, five warps: one block of form_c fits each of the two SMs, and its grid has four."""
     bench.ring = ONE_BLOCK
     (rows,) = l3_measure.measure(bench, flags("--nf", "96"))
     why = {r.variant: r.skipped for r in rows if r.skipped and r.backend == "cu"}
-    assert why == {"form_c": "of its 3 blocks 2 fit at once, and a ring is planned for all"}
+    assert why == {"form_c": "of its 4 blocks 2 fit at once, and a ring is planned for all"}
     assert all(r.skipped for r in l3_report.judge(rows, 0) if r.variant == "form_c")
 
 
 def test_blocks_per_sm_replaces_a_ring_s_own(bench: HostBench) -> None:
     args = flags("--nf", "96", "--blocks-per-sm", "1")
     by = {r.variant: r for rows in l3_measure.measure(bench, args) for r in rows if r.backend == "cu"}
-    for name, share in (("pair_ring", ""), ("form_c", "-own1-late4")):
+    for name in ("pair_ring", "form_c"):
         assert by[name].grid == 2 and by[name].waves == 1.0
-        assert by[name].notes[0].startswith(f"geometry 8r1b0s-drawn{share}, ")
+        assert by[name].notes[0].startswith("geometry 8r1b0s-drawn, ")
         assert "blocks as asked" in by[name].notes[0]
     assert by["pair"].blocks_per_sm == 1
 
@@ -143,10 +144,10 @@ def test_geometries_names_every_candidate_once_and_what_to_write(small: HostBenc
     assert {r.variant for r in rings} == want and len(rings) == len(want)
     assert {r.backend for r in rows} == {"cu"}
     assert {r.windows for r in rows if r.samples_s} == {points.WINDOWS}
-    # 11 groups on 2, 4, 6 or 8 blocks of 2 SMs: some are shared, whatever a block owns
+    # 44 tickets at least: more than the stages of any grid on 2 SMs, so no two launches are the same
     assert [r.skipped for r in rings if r.skipped] == []
     chosen = l3_geometries.chosen(rows, "gate_up_14b")
-    assert {k: c.ring.rows for k, c in chosen.items()} == {"pair_ring": 4, "form_c": 4}
+    assert {k: str(c) for k, c in chosen.items()} == dict.fromkeys(("pair_ring", "form_c"), "4r4b4s-drawn")
     text = tuning.dump_l3("gate_up_14b", chosen)
     head = 'devices = ["x"]\nwhere = "a test"\n[l1]\n'
     assert tuning.parse(head + text).l3 == {"gate_up_14b": chosen}
@@ -171,22 +172,26 @@ def test_geometries_that_do_not_fit_say_why(bench: HostBench, monkeypatch: pytes
     bench.ring = ONE_BLOCK
     (rows,) = l3_measure.measure(bench, flags("--geometries", "--variant", "form_c"))
     why = {r.variant: r.skipped for r in rows if r.skipped}
-    assert why["form_c@8r1b2s4x-drawn-own1-late4"] == "only 0 blocks of it fit on an SM"
-    assert why["form_c@4r4b2s-drawn-own0-late0"] == "only 1 blocks of it fit on an SM"
+    assert why["form_c@8r1b8s4x-drawn"] == "only 0 blocks of it fit on an SM"
+    assert why["form_c@8r4b2s-drawn"] == "only 1 blocks of it fit on an SM"
 
 
 def test_geometries_of_one_variant(bench: HostBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l3, "CASES", (l3.Case("gate_up_14b", 96, 256),))
-    shares = ("0s-drawn-own1-late0", "3s-drawn-own1-late0", "0s-drawn-own1-late2", "0s-drawn-own9-late4")
-    texts = tuple(f"16r1b{s}" for s in shares)
-    monkeypatch.setattr(l3_launch, "CANDIDATES", {"form_c": texts})
+    texts = (
+        "16r1b0s-drawn", "16r1b6s-drawn", "16r1b0s-dealt", "16r1b3s-drawn", "16r1b3s-dealt", "16r2b3s-dealt",
+        "12r1b0s-drawn",
+    )  # fmt: skip
+    monkeypatch.setattr(l3_launch, "CANDIDATES", texts)
     (rows,) = l3_measure.measure(bench, flags("--geometries", "--variant", "form_c"))
+    # 12 tickets on two blocks: six stages hold all, and then none is drawn; 12 rows divide no group
     assert {r.variant: r.skipped for r in rows if "@" in r.variant} == {
-        "form_c@16r1b0s-drawn-own1-late0": None,
-        "form_c@16r1b3s-drawn-own1-late0": "the same launch as form_c@16r1b0s-drawn-own1-late0",
-        "form_c@16r1b0s-drawn-own1-late2": None,
-        # a block can own one group, of two fills
-        "form_c@16r1b0s-drawn-own9-late4": "the same launch as form_c@16r1b0s-drawn-own1-late2",
+        "form_c@16r1b0s-drawn": None,
+        "form_c@16r1b6s-drawn": "the same launch as form_c@16r1b0s-drawn",
+        "form_c@16r1b0s-dealt": "the same launch as form_c@16r1b0s-drawn",
+        "form_c@16r1b3s-drawn": None,
+        "form_c@16r1b3s-dealt": None,
+        "form_c@16r2b3s-dealt": None,
     }
     with pytest.raises(BadInput, match="--geometries is of pair_ring and form_c"):
         list(l3_measure.measure(bench, flags("--geometries", "--variant", "pair")))

@@ -1,4 +1,4 @@
-// As much CUDA as the kernels here use, on the host: one fiber per thread, one block after another.
+// As much CUDA as the kernels here use, on the host: one fiber per thread, one block after another or all at once.
 //
 // A block's threads run until they meet at a barrier or a shuffle, in an order that the test chooses, so that
 // a kernel which depends on the order gives another answer. Arithmetic is the host's own path of common.cuh.
@@ -49,7 +49,8 @@ inline std::vector<std::vector<char>> stacks;  // kept from block to block
 inline std::vector<int64_t> block_turn, warp_turn;  // per thread: barriers and exchanges that it has reached
 inline std::vector<uint32_t> mailbox[2];
 inline jmp_buf scheduler;
-inline int current;
+inline int current, block_threads;
+inline int64_t progress, idle_rounds;  // deeds that others may wait for; rounds since the last of them
 inline const std::function<void()>* body;
 
 inline void pause() {
@@ -79,18 +80,40 @@ inline void start() {
     pause();
 }
 
-// Run `grid` blocks of `block` threads; seed 0 takes the threads in order, 1 backwards, any other shuffles them.
-inline void launch(int grid, int block, unsigned seed, const std::function<void()>& kernel) {
-    body = &kernel;
+// For seeds above 1 a warp stands still for a while, then another; or one of every block, for as long as the others get
+// on without it, which may be several times round a ring.
+class Starving {
+public:
+    Starving(bool any, int block, int all, std::mt19937& random) : any(any), block(block), all(all), random(random) {}
+
+    void begin_round() {
+        if (!any || (--rounds > 0 && idle_rounds < 100)) return;
+        everywhere = random() % 2 == 0;
+        warp = random() % (everywhere ? block / 32 : all / 32 + 1), rounds = everywhere ? 5000 : 50 + random() % 400;
+    }
+
+    bool holds(int thread) const { return any && (everywhere ? thread % block : thread) / 32 == warp; }
+
+private:
+    bool any, everywhere = false;
+    int block, all, warp = -1, rounds = 0;
+    std::mt19937& random;
+};
+
+// Run `grid` blocks of `block` threads, so many of them at once; seed 0 takes the threads in order, 1 backwards, any other
+// shuffles them. at_once divides grid; lowest: the first block's number.
+inline void launch(int grid, int block, unsigned seed, const std::function<void()>& kernel, int at_once = 1,
+                   int lowest = 0) {
+    body = &kernel, block_threads = block;
     std::mt19937 random(seed);
-    std::vector<int> order(block);
-    stacks.resize(std::max<size_t>(stacks.size(), block));
-    for (int b = 0; b < grid; ++b) {
-        blockIdx.x = b;
-        fibers.assign(block, {});
-        block_turn.assign(block, 0), warp_turn.assign(block, 0);
-        mailbox[0].assign(block, 0), mailbox[1].assign(block, 0);
-        for (int k = 0; k < block; ++k) {
+    const int all = at_once * block;
+    std::vector<int> order(all);
+    stacks.resize(std::max<size_t>(stacks.size(), all));
+    for (int b = 0; b < grid; b += at_once) {
+        fibers.assign(all, {});
+        block_turn.assign(all, 0), warp_turn.assign(all, 0);
+        mailbox[0].assign(all, 0), mailbox[1].assign(all, 0);
+        for (int k = 0; k < all; ++k) {
             Fiber& f = fibers[k];
             stacks[k].resize(kStack);
             getcontext(&f.context);
@@ -98,21 +121,20 @@ inline void launch(int grid, int block, unsigned seed, const std::function<void(
             f.context.uc_stack.ss_size = kStack;
             f.context.uc_link = nullptr;
             makecontext(&f.context, start, 0);
-            order[k] = seed == 1 ? block - 1 - k : k;
+            order[k] = seed == 1 ? all - 1 - k : k;
         }
-        int starved = -1, rounds = 0;  // for seeds above 1 a warp stands still for a while, then another
-        for (int left = block; left;) {
-            if (seed > 1 && --rounds <= 0) starved = random() % (block / 32 + 1), rounds = 50 + random() % 400;
-            bool ran = false;
+        Starving starving(seed > 1, block, all, random);
+        idle_rounds = 0;
+        for (int64_t left = all, seen = progress; left; seen = progress) {
+            starving.begin_round();
             if (seed > 1) std::shuffle(order.begin(), order.end(), random);
             for (int k : order) {
-                if (fibers[k].done || (k / 32 == starved && rounds > 0)) continue;
-                ran = true;
-                current = k, threadIdx.x = k;
+                if (fibers[k].done || starving.holds(k)) continue;
+                current = k, threadIdx.x = k % block, blockIdx.x = lowest + b + k / block;
                 resume(k);
                 left -= fibers[k].done;
             }
-            if (!ran) rounds = 0;
+            idle_rounds = seen == progress ? idle_rounds + 1 : 0;
         }
     }
 }
@@ -120,7 +142,7 @@ inline void launch(int grid, int block, unsigned seed, const std::function<void(
 template <class T>
 T exchange(T value, int source) {
     static_assert(sizeof(T) == 4, "shuffles move four bytes");
-    const int first = threadIdx.x & ~31;
+    const int first = current & ~31;
     auto& box = mailbox[warp_turn[current]++ & 1];
     std::memcpy(&box[current], &value, 4);
     wait_for(warp_turn, first, first + 32, warp_turn[current]);
@@ -133,7 +155,9 @@ T exchange(T value, int source) {
 
 inline void __syncthreads() {
     const int64_t turn = ++host::block_turn[host::current];
-    host::wait_for(host::block_turn, 0, static_cast<int>(host::fibers.size()), turn);
+    ++host::progress;
+    const int first = host::current / host::block_threads * host::block_threads;
+    host::wait_for(host::block_turn, first, first + host::block_threads, turn);
 }
 
 template <class T>

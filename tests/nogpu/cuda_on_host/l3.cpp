@@ -41,10 +41,20 @@ int run_matmul_ring(const uint8_t* w, const uint8_t* x8, float* gu, uint32_t* co
                     int grid, int block, int64_t smem, unsigned seed) {
     return host::ring_launch(grid, block, smem, seed, [=] { l3_matmul_ring(w, x8, gu, counter, nbe, od, rows, stages); });
 }
-int run_form_c(const uint8_t* w, const uint8_t* x8, uint32_t* q8, probes::Word* words, int nf, int nbe, int rows,
-               int stages, int own, int late, int grid, int block, int64_t smem, unsigned seed) {
+int run_form_c(const uint8_t* w, const uint8_t* x8, uint32_t* q8, probes::Word* words, uint32_t* counter, int nbe, int nf,
+               int rows, int stages, int grid, int block, int64_t smem, unsigned seed) {
     return host::ring_launch(grid, block, smem, seed, [=] {
-        l3_form_c(w, x8, q8, words, nf, nbe, rows, stages, own, late);
-    });
+        l3_form_c(w, x8, q8, words, counter, nbe, nf, rows, stages);
+    }, true);
+}
+// What each ticket of form_c names: its first row, and whether it is the last of its group.
+void fills_of_form_c(int nf, int rows, uint32_t* row, uint32_t* last) {
+    host::memory.assign(1, std::vector<uint8_t>(16)), blockIdx.x = 0;
+    const probes::Ring ring(1, rows, 0, 1);
+    const probes::GatedRows job{nullptr, nullptr, nullptr, nullptr, static_cast<uint32_t>(nf)};
+    for (uint32_t ticket = 0; ticket < job.tickets(ring); ++ticket) {
+        const uint32_t first = job.fill_of(ring, ticket).first;
+        row[ticket] = (first & probes::kPair) + (first & probes::kUp ? nf : 0), last[ticket] = first & probes::kLast ? 1 : 0;
+    }
 }
 }

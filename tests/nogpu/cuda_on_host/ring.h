@@ -5,7 +5,7 @@
 // that nothing can end any more (or that takes too long) ends the run with an error instead of hanging.
 //
 // Blocks run one after another, in order or, for seeds above 1, shuffled: a kernel in which one waits for another that has
-// not run yet hangs.
+// not run yet hangs. Or all run at once, each a step now and then.
 #pragma once
 
 #include "cuda_runtime.h"
@@ -40,15 +40,16 @@ struct Batch {
     void* barrier;
 };
 
-inline int grid, threads, fault, met;
+inline int grid, threads, fault;
+inline std::vector<int> met;                     // by block, as memory
 inline size_t memory_size;
-inline std::vector<uint8_t> memory;
+inline std::vector<std::vector<uint8_t>> memory;
 inline std::map<void*, State> barriers;
 inline std::vector<Copy> copies;
 inline std::vector<Batch> batches;
 inline std::map<int, std::vector<std::array<const uint8_t*, 2>>> pieces;  // by thread: not arrived for yet
 inline std::mt19937 chance;
-inline int64_t progress, most_copies, prefetches, made, idle_looks;
+inline int64_t most_copies, prefetches, made;
 
 inline ucontext_t outside;
 
@@ -60,6 +61,12 @@ inline void fail(Fault why) {
 [[noreturn]] inline void give_up() {
     setcontext(&outside);
     std::abort();
+}
+
+// In a wait, between two looks.
+inline void pause_or_hang() {
+    if (idle_rounds > 3000) fail(kHang), give_up();
+    pause();
 }
 
 inline State& state(void* b) {
@@ -101,17 +108,17 @@ inline void land_one() {
 
 namespace probes {
 using Barrier = unsigned long long;
-inline uint8_t* ring_memory() { return host::memory.data() + (16 - reinterpret_cast<uintptr_t>(host::memory.data()) % 16) % 16; }
+inline uint8_t* ring_memory() {
+    uint8_t* start = host::memory[blockIdx.x].data();
+    return start + (16 - reinterpret_cast<uintptr_t>(start) % 16) % 16;
+}
 inline int ring_blocks() { return host::grid; }
 inline int ring_warps() { return host::threads / 32; }
-inline void block_arrive() { ++host::met; }
+inline void block_arrive() { ++host::met[blockIdx.x]; }
 inline void block_join() {
-    ++host::met;
-    int64_t seen = host::progress, idle = 0;
-    while (host::met < host::threads) {
-        if (seen != host::progress) seen = host::progress, idle = 0;
-        if (++idle > 3000) host::fail(host::kHang), host::give_up();
-        host::pause();
+    ++host::met[blockIdx.x];
+    while (host::met[blockIdx.x] < host::threads) {
+        host::pause_or_hang();
     }
 }
 inline void barrier_init(Barrier* b, int arrivals) {
@@ -126,16 +133,12 @@ inline void barrier_arrive(Barrier* b) {
 }
 inline void barrier_expect(Barrier* b, uint32_t bytes) {
     host::state(b).bytes += bytes;
-    barrier_arrive(b);
 }
 inline void barrier_wait(Barrier* b, uint32_t parity) {
-    int64_t seen = host::progress, idle = 0;
     while ((host::state(b).phase & 1) == parity) {
         if (host::chance() % 4 == 0) host::land_one();
         if ((host::state(b).phase & 1) != parity) break;
-        if (seen != host::progress) seen = host::progress, idle = 0;
-        if (++idle > 3000) host::fail(host::kHang), host::give_up();
-        host::pause();
+        host::pause_or_hang();
     }
 }
 inline void bulk_copy(uint8_t* to, const uint8_t* from, uint32_t bytes, Barrier* b) {
@@ -153,26 +156,28 @@ inline void copy_16(uint8_t* to, const uint8_t* from) {
     const auto bad = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 != 0; };
     if (bad(to) || bad(from) || to < start || to + 16 > start + host::memory_size) host::fail(host::kBadCopy);
     std::memset(to, 0xA5, 16);
-    host::pieces[threadIdx.x].push_back({to, from});
+    host::pieces[host::current].push_back({to, from});
 }
 inline void barrier_arrive_copied(Barrier* b) {
     if (++host::made > 200000) host::fail(host::kHang), host::give_up();
-    auto& mine = host::pieces[threadIdx.x];
-    host::batches.push_back({static_cast<int>(threadIdx.x), std::move(mine), b});
+    auto& mine = host::pieces[host::current];
+    host::batches.push_back({host::current, std::move(mine), b});
     mine.clear();
 }
 inline void bulk_prefetch(const uint8_t* from, uint32_t bytes) {
     if (bytes == 0 || bytes % 16 || reinterpret_cast<uintptr_t>(from) % 16) host::fail(host::kBadCopy);
     ++host::prefetches;
 }
-inline void hand_over(unsigned long long* at, unsigned long long value) {
-    *at = value;
+inline void hand_over(unsigned long long* at, bool up, uint32_t sum) {
+    reinterpret_cast<uint32_t*>(at)[up] = sum;
     ++host::progress;
 }
 inline unsigned long long handed_over(const unsigned long long* at) {
-    if (*at == 0 && ++host::idle_looks > 100000) host::fail(host::kHang), host::give_up();
-    return *at;
+    const unsigned long long value = *at;
+    if (!(static_cast<uint32_t>(value) && value >> 32)) host::pause_or_hang();
+    return value;
 }
+inline void take_back(unsigned long long* at) { *at = 0; }
 }  // namespace probes
 
 inline void __syncwarp() { __shfl_xor_sync(0xffffffffu, 0, 0); }
@@ -193,26 +198,29 @@ inline uint32_t atomicInc(uint32_t* p, uint32_t limit) {
 
 namespace host {
 // The fault of a run of one ring kernel; 0 is none.
-inline int ring_launch(int grid, int block, size_t smem, unsigned seed, const std::function<void()>& kernel) {
+inline int ring_launch(int grid, int block, size_t smem, unsigned seed, const std::function<void()>& kernel,
+                       bool at_once = false) {
     host::grid = grid, host::threads = block, host::fault = host::kNone, host::memory_size = smem;
-    host::chance.seed(seed), host::most_copies = 0, host::prefetches = 0, host::made = 0,
-    host::idle_looks = 0;
+    host::chance.seed(seed), host::most_copies = 0, host::prefetches = 0, host::made = 0;
     getcontext(&host::outside);
     if (host::fault) return host::fault;
-    std::vector<int> blocks(grid);
-    std::iota(blocks.begin(), blocks.end(), 0);
-    if (seed > 1) std::shuffle(blocks.begin(), blocks.end(), host::chance);
-    for (int b : blocks) {  // host::launch numbers blocks from 0: one at a time, so set anew
-        host::memory.assign(smem + 16, 0xFF);
-        host::barriers.clear(), host::copies.clear(), host::batches.clear(), host::pieces.clear(), host::met = 0;
-        const std::function<void()> body = [&, b] {
-            blockIdx.x = b;
-            kernel();
-        };
-        host::launch(1, block, seed, body);
+    memory.assign(grid, std::vector<uint8_t>(smem + 16, 0xFF)), met.assign(grid, 0);
+    const auto launch_some = [&](int lowest, int count) {
+        host::barriers.clear(), host::copies.clear(), host::batches.clear(), host::pieces.clear();
+        host::launch(count, block, seed, kernel, count, lowest);
         if (!host::copies.empty() || !host::batches.empty()) host::fail(host::kCopyLeftOver);
         for (const auto& [thread, open] : host::pieces)
             if (!open.empty()) host::fail(host::kCopyLeftOver);
+    };
+    if (at_once) {
+        launch_some(0, grid);
+        return host::fault;
+    }
+    std::vector<int> blocks(grid);
+    std::iota(blocks.begin(), blocks.end(), 0);
+    if (seed > 1) std::shuffle(blocks.begin(), blocks.end(), host::chance);
+    for (int b : blocks) {
+        launch_some(b, 1);
         if (host::fault) break;
     }
     return host::fault;
