@@ -15,8 +15,8 @@
 // Arguments: matmul(w, x8, gu, nbe), form_a(w, x8, h, nf, nbe), form_b(w, x8, q8, nf, nbe),
 // swiglu_quant(gu, q8, nf), quant(h, q8, nf); traced twins take the SM ids' array last.
 // matmul_ring(w, x8, gu, ticket counter or null, nbe, rows of the matrix, rows per ticket, stages)
-// form_c(w, x8, q8, words, nf, nbe, row pairs per fill, stages, q8 blocks that a block makes by itself, fills of those
-// that it keeps for the end): words are 64 bits per row pair and 32 more, all 0 before and after.
+// form_c(w, x8, q8, words, ticket counter or null, nbe, nf, rows per ticket, stages): words are 64 bits per row pair, all
+// 0 before and after.
 #include "bounds.cuh"
 #include "exports.cuh"
 #include "q4k_held.cuh"

@@ -8,8 +8,8 @@
 // Fill i lives in stage i % stages, and it is the stage's phase i / stages. What belongs to it besides its rows lies twice,
 // for phases by turns, in its slot: first row and count (0 ends the work), and the warps' sums. Two mbarriers tell of it:
 //
-//   full   one a stage: the feeder's lanes arrive, one of them announcing a bulk copy's bytes, whose last completes the
-//          phase; or each once the bytes that it copied itself are there
+//   full   one a stage: who arrives is the job's affair (kArrivals), the feeder's lane 0 at least; a bulk copy's bytes are
+//          announced before, and the last of them completes the phase
 //   empty  one a slot: the consumers' lanes arrive, after their last read. One a slot, since who takes the sums may be
 //          late by a whole phase, and could not tell one of a stage's phases from the next but one
 //

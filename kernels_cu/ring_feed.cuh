@@ -13,8 +13,8 @@
 //
 // Tickets are dealt out: block, block + grid, ... ; or, with a counter (one word that is 0 before and after every
 // launch), the first `stages` tickets of a block so and all others drawn by atomic adds, so that a block on a slower path
-// to memory takes fewer. One ticket is in hand and one on its way while a fill is asked for: between the consumers' last
-// read of a stage and the copy of its next fill stands as little as can be, and all else comes after.
+// to memory takes fewer. While a fill is asked for the next one is known, and the draw for the one after is on its way:
+// between the consumers' last read of a stage and the copy of its next fill stands as little as can be.
 #pragma once
 
 #include "ring.cuh"

@@ -31,6 +31,9 @@ THREADS = 256
 GROUP = 32
 """Values in one q8 block: form_b gives each a thread block, so nf is a multiple of it."""
 
+MOST_NF = 1 << 29
+"""Gate rows at most: form_c tells two things more in the word that names a pair (ring_gated.cuh)."""
+
 Q4K_BLOCK_BYTES = 144
 
 
@@ -120,6 +123,8 @@ class Case:
     def __post_init__(self) -> None:
         if self.nf < GROUP or self.nf % GROUP:
             raise BadInput(f"nf must be a positive multiple of {GROUP}, got {self.nf}")
+        if self.nf > MOST_NF:
+            raise BadInput(f"nf is {MOST_NF} at most, got {self.nf}")
 
     @property
     def shape(self) -> Shape:
@@ -169,6 +174,8 @@ def check_flags(args: argparse.Namespace) -> None:
         raise BadInput(
             f"--nf must be a positive multiple of {GROUP} (the values of a q8 block), got {args.nf}"
         )
+    if args.nf is not None and args.nf > MOST_NF:
+        raise BadInput(f"--nf is {MOST_NF} at most, got {args.nf}")
     w = args.match_waves
     if w is not None and not (math.isfinite(w) and 0 < w <= MAX_WAVES):
         raise BadInput(f"--match-waves must be above 0 and at most {MAX_WAVES:g}, got {w}")

@@ -32,6 +32,7 @@ def flags(*argv: str) -> argparse.Namespace:
     [
         (["--nf", "100"], "--nf must be a positive multiple of 32 (the values of a q8 block), got 100"),
         (["--nf", "-32"], "got -32"),
+        (["--nf", "536870944"], "--nf is 536870912 at most, got 536870944"),
         (["--nf", "64", "--match-waves", "1"], "--nf and --match-waves each say how large"),
         (["--match-waves", "nan"], "--match-waves must be above 0 and at most 16, got nan"),
         (["--match-waves", "17"], "got 17"),

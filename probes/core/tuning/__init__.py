@@ -11,16 +11,14 @@
 
     [l3.gate_up_14b]                    # gate and up of one layer; not every table has one
     pair_ring = { ring = "8r2b2s3x-drawn" }
-    form_c = { ring = "4r3b2s-drawn", own = 1, late = 4 }  # gate rows: a stage holds as many up rows too
+    form_c = { ring = "16r2b2s4x-drawn" }
 
     [l3."gate_up_14b@48sm"]             # the same in a partition of 48 SMs, where that has rows of its own
 
 `ring` is a geometry as the sweep's rows name it (`gpl_ring@8r2b0s-drawn`; with `3x` three sets of consumers,
 which only L3's kernels have), `async` that of L1's form of this name, `ahead` the fills beyond a ring's
-stages that are prefetched into L2, `plain` the ring of the plain graph, `own` the groups of 32 that a block
-of form_c makes by itself, `late` the fills of those that it keeps for after the ones that it draws. What no
-row speaks of gets its probe's own rule (`l1_ring.default_geometry`, `l2_ring.default_geometry`,
-`l3_launch.default_choice`).
+stages that are prefetched into L2, `plain` the ring of the plain graph. What no row speaks of gets its
+probe's own rule (`l1_ring.default_geometry`, `l2_ring.default_geometry`, `l3_launch.default_choice`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 // What the ring kernels need of a GPU, for kernels that run whole on host fibers: barriers, bulk copies and all.
 //
 // A bulk copy spoils its stage at once and lands at a time that the seed chooses, whole and in any order, while
-// threads wait. So do the copies of 16 bytes of one thread, as far as it arrived for them, in its order alone. A barrier is its pending arrivals, its outstanding bytes and its phase, as PTX defines them. A wait
-// that nothing can end any more (or that takes too long) ends the run with an error instead of hanging.
+// threads wait. So do the copies of 16 bytes of one thread, as far as it arrived for them, in its order alone. A barrier is
+// its pending arrivals, its outstanding bytes and its phase, as PTX defines them. A wait that nothing can end any more (or
+// that takes too long) ends the run with an error instead of hanging.
 //
 // Blocks run one after another, in order or, for seeds above 1, shuffled: a kernel in which one waits for another that has
 // not run yet hangs. Or all run at once, each a step now and then.
