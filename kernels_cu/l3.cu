@@ -1,4 +1,4 @@
-// L3: gate and up rows in q4_K, SwiGLU and q8 quantising, as a pair of kernels and fused in three forms.
+// L3: gate and up rows in q4_K, SwiGLU and q8 quantising, as a pair of kernels and fused in four forms.
 //
 //   matmul         one row per block: gate rows 0..nf-1, then up rows nf..2nf-1; f32 out
 //   swiglu_quant   SwiGLU of the two halves, quantised to pad40, one block of 32 values per warp

@@ -168,8 +168,10 @@ def run(name: str, args: argparse.Namespace) -> Run:
         raise BadInput("--record keeps measured reports only, and this run would predict: it needs a GPU")
     if mode == "predict" and args.counters:
         raise BadInput("--counters reads a GPU's counters, and this run would predict: it needs a GPU")
-    if mode == "predict" and args.blocks_per_sm and not hasattr(probe(name), "BOUNDS_RECORDED"):
-        raise BadInput(f"--blocks-per-sm compiles {name} anew and needs a GPU; l3 alone is recorded for it")
+    bounds = getattr(probe(name), "BOUNDS_RECORDED", ())
+    if mode == "predict" and args.blocks_per_sm and args.blocks_per_sm not in bounds:
+        known = f"l3 alone is recorded for it, with {' or '.join(map(str, probe('l3').BOUNDS_RECORDED))}"
+        raise BadInput(f"--blocks-per-sm {args.blocks_per_sm} compiles {name} anew and needs a GPU; {known}")
     for flag in ("quick", "case", "backend", "variant", "arm", "kv", "layout", "form"):
         if args.record and getattr(args, flag, None):
             raise BadInput(f"--record keeps whole runs: leave out --{flag}")

@@ -18,6 +18,9 @@ from typing import Any
 from probes.core.types import Backend, BadInput, Source
 from probes.core.verdict import Decision
 
+ROUNDING = 1e-9
+"""How far a predicted time, made from the very ceiling, may lie above it by rounding alone."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Row:
@@ -92,9 +95,9 @@ class Row:
     def doubts(self) -> list[str]:
         """What a reader must know before trusting this row's time: each a short phrase."""
         out = []
-        if self.fraction_of_ceiling is not None and self.fraction_of_ceiling > 1:
+        if self.fraction_of_ceiling is not None and self.fraction_of_ceiling > 1 + ROUNDING:
             out.append("above the read ceiling: an error in the count, or not cold")
-        if self.fraction_of_same_bytes_read is not None and self.fraction_of_same_bytes_read > 1:
+        if self.fraction_of_same_bytes_read is not None and self.fraction_of_same_bytes_read > 1 + ROUNDING:
             out.append("faster than a plain read of the same bytes: an error in the count, or not cold")
         slope, loop = self.time_s, self.event_loop_time_s
         if slope is not None and loop is not None and slope >= 50e-6 and abs(loop / slope - 1) > 0.03:

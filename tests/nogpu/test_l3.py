@@ -270,6 +270,10 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys: Any, tmp_path: Path) -> N
     code, _, err = run(capsys, tmp_path, "--mode", "predict", "--nf", "33")
     assert code == 2
     assert err.strip().splitlines()[-1].startswith("error: --nf must be a positive multiple of 32")
+    code, _, err = run(capsys, tmp_path, "--mode", "predict", "--blocks-per-sm", "2")
+    assert code == 2 and err.strip().splitlines()[-1] == (
+        "error: --blocks-per-sm 2 compiles l3 anew and needs a GPU; l3 alone is recorded for it, with 6"
+    )
 
 
 def test_the_listing_names_every_variant(capsys: Any) -> None:
