@@ -78,7 +78,7 @@ def open_gpu(index: int = 0) -> Gpu:
     count, why = _count()
     if not count:
         raise Unavailable(
-            f"cannot measure: {why}; use --mode predict, or run on a machine with an NVIDIA GPU"
+            f"cannot measure: {why}; this needs an NVIDIA GPU (the probes predict without: --mode predict)"
         )
     if not 0 <= index < count:
         raise BadInput(f"there is no device {index}; this machine has {count} (0 to {count - 1})")
