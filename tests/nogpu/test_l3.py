@@ -192,6 +192,14 @@ def test_the_recorded_row_stands_beside_the_predicted_ones() -> None:
     assert "+28.2 % against the pair" in text and "~" in text
 
 
+def test_a_layer_has_rows_that_the_kernels_can_name() -> None:
+    """Of a file too, which no flag speaks of."""
+    assert l3.Case("x", l3.MOST_NF, 256).shape.od == 2 * l3.MOST_NF
+    for nf in (0, -32, 33, l3.MOST_NF + 32):
+        with pytest.raises(BadInput, match=f"nf .*, got {nf}$"):
+            l3.Case("x", nf, 256)
+
+
 def test_six_blocks_per_sm_give_the_recorded_geometry() -> None:
     for r in predicted("--blocks-per-sm", "6"):
         if r.source == "predicted" and r.variant.startswith("form_b"):
