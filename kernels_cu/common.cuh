@@ -168,6 +168,31 @@ struct Plain {
     }
 };
 
+// From global memory, and where it is written: no barrier passes it, as it may any that the compiler knows to be read only.
+struct Here {
+    static PROBES_FN Words4 w4(const uint8_t* p) {
+#ifdef __CUDA_ARCH__
+        Words4 v;
+        asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
+                     : "l"(p)
+                     : "memory");
+        return v;
+#else
+        return load16(p);
+#endif
+    }
+    static PROBES_FN Words2 w2(const uint8_t* p) {
+#ifdef __CUDA_ARCH__
+        Words2 v;
+        asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.w[0]), "=r"(v.w[1]) : "l"(p) : "memory");
+        return v;
+#else
+        return load8(p);
+#endif
+    }
+};
+
 PROBES_FN float signed_byte(uint32_t word, int index) {
     return static_cast<float>(static_cast<int8_t>(word >> (8 * index)));
 }

@@ -205,28 +205,36 @@ __device__ __forceinline__ float butterfly(const float (&acc)[P], uint32_t lane)
     }
 }
 
-// A thread's activations and places for its first K units t, t + 256, ..., of activations loaded by From.
+// The unit of a thread's k-th step, or the one of its place in the row's first block (of so many) where it owns none.
+__device__ __forceinline__ int unit_of(int thread, int k, int units, int block) {
+    const int mine = thread + k * kThreads;
+    return mine < units ? mine : thread & (block - 1);
+}
+
+// A thread's activations and places for its first K units t, t + 256, ..., the first one's activations loaded already, the
+// others' by From.
 template <class L, int K, class From = ReadOnly>
 struct Steps {
     Held held[K];
     Place at[K];
     Lane lane;
 
-    __device__ __forceinline__ Steps(const uint8_t* x8, int thread, int nbe) {
+    __device__ __forceinline__ Steps(const Activation& first, const uint8_t* x8, int thread, int nbe) {
         lane = lane_of(thread & 7);
 #pragma unroll
         for (int k = 0; k < K; ++k) {
-            const int mine = thread + k * kThreads, unit = mine < nbe * 8 ? mine : thread & 7;
-            held[k] = hold<L>(load_activation<From>(x8, unit), mine < nbe * 8);
+            const int unit = unit_of(thread, k, nbe * 8, 8);
+            held[k] = hold<L>(k ? load_activation<From>(x8, unit) : first, thread + k * kThreads < nbe * 8);
             at[k] = place_of<L>(unit, nbe);
             pin(at[k].ql), pin(at[k].qh), pin(at[k].sc), pin(at[k].d);
         }
     }
 
-    // The term of step k for a row in shared memory.
-    __device__ __forceinline__ float term(const uint8_t* row, int k) const {
-        return held_term<L>(load_piece<L, Plain>(row, at[k]), held[k], lane);
+    // Step k of a row in shared memory: its weights, and the term of them.
+    __device__ __forceinline__ Piece<L::group> piece(const uint8_t* row, int k) const {
+        return load_piece<L, Plain>(row, at[k]);
     }
+    __device__ __forceinline__ float term(const Piece<L::group>& p, int k) const { return held_term<L>(p, held[k], lane); }
 };
 
 // q6_K for a ring's consumers (ring.cuh).
@@ -236,6 +244,10 @@ struct Q6kRows {
     static constexpr int kMostHeld = 3;  // units of a thread whose activations stay in registers
     template <int K>
     using Steps = probes::Steps<L, K, From>;
+
+    static __device__ __forceinline__ Activation activation(const uint8_t* x8, int unit) {
+        return load_activation<Here>(x8, unit);
+    }
 
     // Unit u of a row in shared memory, its activations loaded for this one use.
     static __device__ __forceinline__ float term(const uint8_t* row, const uint8_t* x8, int u, int nbe) {

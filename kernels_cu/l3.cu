@@ -172,7 +172,7 @@ extern "C" __global__ void PROBES_RING_Q4K_BOUNDS
 }
 
 extern "C" __global__ void PROBES_RING_Q4K_BOUNDS
-    l3_form_c(const uint8_t* __restrict__ w, const uint8_t* __restrict__ x8, uint32_t* __restrict__ q8, probes::Word* words,
+    l3_form_c(const uint8_t* __restrict__ w, const uint8_t* __restrict__ x8, uint32_t* __restrict__ q8, probes::Words* words,
               uint32_t* counter, int nbe, int nf, int rows, int stages) {
     PROBES_SM90(probes::ring_gated_form<probes::Q4kRows<probes::ReadOnly>>(
                     probes::Ring(stages, rows, nbe * probes::kQ4kBlock, nbe * 4), x8, nbe,

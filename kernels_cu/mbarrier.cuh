@@ -14,6 +14,11 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+template <class T>
+__device__ __forceinline__ T* at_shared(uint32_t address) {
+    return static_cast<T*>(__cvta_shared_to_generic(address));
+}
+
 __device__ __forceinline__ uint8_t* ring_memory() {
     extern __shared__ __align__(128) uint8_t memory[];
     return memory;
@@ -40,6 +45,18 @@ __device__ __forceinline__ void barriers_ready() {
 
 __device__ __forceinline__ void barrier_arrive(Barrier* b) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
+
+// The same or nothing, without a branch.
+__device__ __forceinline__ void barrier_arrive_if(Barrier* b, bool arrive) {
+    asm volatile(
+        "{\n"
+        ".reg .pred arrive;\n"
+        "setp.ne.u32 arrive, %1, 0;\n"
+        "@arrive mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+        "}" ::"r"(shared_address(b)),
+        "r"(static_cast<uint32_t>(arrive))
+        : "memory");
 }
 
 // Bytes of copies to come; no arrival.

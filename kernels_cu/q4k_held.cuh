@@ -116,6 +116,10 @@ struct Q4kRows {
     static constexpr int kUnits = 4;     // of a super-block
     static constexpr int kMostHeld = 1;  // a second one would take 24 registers more from every block, for id > 16384
 
+    static __device__ __forceinline__ Q4kActivations activation(const uint8_t* x8, int unit) {
+        return load_q4k_activations<Here>(x8, unit);
+    }
+
     static __device__ __forceinline__ Q4kPiece load(const uint8_t* row, uint32_t head, uint32_t qs) {
         return {Plain::w4(row + head), {Plain::w4(row + qs), Plain::w4(row + qs + 16)}};
     }
@@ -126,21 +130,20 @@ struct Q4kRows {
         uint32_t head[K], qs[K];
         Q4kLane lane;
 
-        __device__ __forceinline__ Steps(const uint8_t* x8, int thread, int nbe) {
+        __device__ __forceinline__ Steps(const Q4kActivations& first, const uint8_t* x8, int thread, int nbe) {
             lane = q4k_lane(thread);
             pin(lane.bytes), pin(lane.own), pin(lane.upper), pin(lane.nibbles);
 #pragma unroll
             for (int k = 0; k < K; ++k) {
-                const int mine = thread + k * kThreads, unit = mine < nbe * 4 ? mine : thread & 3;
-                held[k] = hold_q4k(load_q4k_activations<From>(x8, unit), mine < nbe * 4);
+                const int unit = unit_of(thread, k, nbe * 4, 4);
+                held[k] = hold_q4k(k ? load_q4k_activations<From>(x8, unit) : first, thread + k * kThreads < nbe * 4);
                 head[k] = (unit >> 2) * kQ4kBlock, qs[k] = head[k] + 16 + 32 * (unit & 3);
                 pin(head[k]), pin(qs[k]);
             }
         }
 
-        __device__ __forceinline__ float term(const uint8_t* row, int k) const {
-            return held_q4k_term(load(row, head[k], qs[k]), held[k], lane);
-        }
+        __device__ __forceinline__ Q4kPiece piece(const uint8_t* row, int k) const { return load(row, head[k], qs[k]); }
+        __device__ __forceinline__ float term(const Q4kPiece& p, int k) const { return held_q4k_term(p, held[k], lane); }
     };
 
     static __device__ __forceinline__ float term(const uint8_t* row, const uint8_t* x8, int u, int) {

@@ -6,19 +6,25 @@
 // more (the feeder, ring_feed.cuh). A fill is up to `rows` consecutive rows. Consumer v adds up virtual warp v of each.
 //
 // Fill i lives in stage i % stages, and it is the stage's phase i / stages. What belongs to it besides its rows lies twice,
-// for phases by turns, in its slot: first row and count (0 ends the work), and the warps' sums. Two mbarriers tell of it:
+// for phases by turns, in slot i % (2 * stages): first row and count (0 ends the work), the warps' sums, and barriers:
 //
-//   full   one a stage: who arrives is the job's affair (kArrivals), the feeder's lane 0 at least; a bulk copy's bytes are
-//          announced before, and the last of them completes the phase
-//   empty  one a slot: the consumers' lanes arrive, after their last read. One a slot, since who takes the sums may be
-//          late by a whole phase, and could not tell one of a stage's phases from the next but one
+//   told    of first row and count, to who takes the sums where that is not the feeder (ring_gated.cuh)
+//   full    of the rows, to the consumers: who arrives is the job's affair (kArrivals), the feeder's lane 0 at least; a
+//           bulk copy's bytes are announced before, and the last of them completes the phase
+//   empty   of the rows, to the feeder: the consumers' lanes arrive, each after its last read, before it adds that up
+//   summed  of the sums, to who takes them: the same lanes, after their last store
+//
+// Who takes the sums may be late by a whole phase, and could not tell one of a stage's phases from the next but one: so
+// barriers are a slot's.
 //
 // Each lane arrives for itself. One of a warp's would do, after a __syncwarp, and is no faster (measured); but then
 // racecheck, which does not follow a lane's accesses through a __syncwarp to another's arrival, would name every other.
-// The feeder makes the barriers and goes on to fill every stage: it does not wait for the block, the block for it.
+// The feeder makes the barriers and goes on to fill every stage: it does not wait for the block, the block for it. The
+// consumers first load their activations. (The feeder must have been counted in before its first bulk copy: after that its
+// arrival at the block's barrier would wait for the bytes.)
 //
-// Reads before a consumer's arrival precede the copy that the feeder issues after its wait; nothing but copies ever writes
-// a stage, so no proxy fence is needed past the barriers' initialisation.
+// Reads before a consumer's arrival at `empty` precede the copy that the feeder issues after its wait; nothing but copies
+// ever writes a stage, so no proxy fence is needed past the barriers' initialisation.
 //
 // What a fill holds and what becomes of its rows' sums is the feeder's job's affair. F says how a row of the weight format
 // is summed (held.cuh's Q6kRows, q4k_held.cuh's Q4kRows).
@@ -30,36 +36,37 @@
 #ifdef __CUDACC__
 namespace probes {
 
+// What belongs to a fill besides its rows and sums. kernels_numba/ring_rows.py has the same offsets.
+struct Slot {
+    Barrier told, full, empty, summed;
+    int32_t first, count;  // its first row and its rows, 0 for the end
+};
+
 // The ring's pieces in shared memory; probes/core/ring.py's stage_bytes counts the same.
 struct Ring {
     int stages, rows, stride;
-    int warps;       // virtual warps that own a unit: so many of a row's eight sums are written, and read
-    uint8_t* data;   // [stages][rows][stride]
-    float* sums;     // [2][stages][rows][8], by slot
-    Barrier* full;   // [stages]
-    Barrier* empty;  // [2][stages], by slot
-    int32_t *first, *count;  // [2][stages], by slot: the fill's first row and its rows, 0 for the end
+    int warps;      // virtual warps that own a unit: so many of a row's eight sums are written, and read
+    uint8_t* data;  // [stages][rows][stride]
+    float* sums;    // [2 * stages][rows][8], behind the data
+    Slot* slots;    // [2 * stages], behind the sums
 
     __device__ __forceinline__ Ring(int stages, int rows, int stride, int units)
         : stages(stages), rows(rows), stride(stride), warps(units < kThreads ? (units + 31) / 32 : kVirtualWarps) {
         data = ring_memory();
         sums = reinterpret_cast<float*>(data + stages * rows * stride);
-        full = reinterpret_cast<Barrier*>(sums + 2 * stages * rows * kVirtualWarps);
-        empty = full + stages;
-        first = reinterpret_cast<int32_t*>(empty + 2 * stages);
-        count = first + 2 * stages;
+        slots = reinterpret_cast<Slot*>(sums + 2 * stages * rows * kVirtualWarps);
     }
-
-    __device__ __forceinline__ int slot(int stage, uint32_t phase) const { return stage + (phase ? stages : 0); }
-
-    __device__ __forceinline__ float* sums_of(int slot) const { return sums + slot * rows * kVirtualWarps; }
 
     // The feeder, before its first fill. others: the block's warps that do not consume; arrivals: what completes
     // `full` besides the bytes.
     __device__ __forceinline__ void make_barriers(int others, int arrivals) const {
+        const int consumers = 32 * (ring_warps() - others);
+#pragma unroll 1
         for (int k = threadIdx.x & 31; k < 2 * stages; k += 32) {
-            if (k < stages) barrier_init(full + k, arrivals);
-            barrier_init(empty + k, 32 * (ring_warps() - others));
+            barrier_init(&slots[k].told, 1);
+            barrier_init(&slots[k].full, arrivals);
+            barrier_init(&slots[k].empty, consumers);
+            barrier_init(&slots[k].summed, consumers);
             barriers_ready();
         }
         block_arrive();
@@ -68,27 +75,46 @@ struct Ring {
 
     // Every other warp, before it waits for anything.
     __device__ __forceinline__ void await_barriers() const { block_join(); }
+};
 
-    // The feeder's lane 0: no more rows come, stage s says so.
-    __device__ __forceinline__ void end(int s, int slot) const {
-        count[slot] = 0;
-        barrier_arrive(full + s);
+// A warp's way round the ring: where fill after fill lies.
+struct RingPlace {
+    uint8_t* data;
+    float* sums;
+    Slot* slot;
+    uint32_t parity = 0;  // of the slot's barriers
+
+    __device__ __forceinline__ explicit RingPlace(const Ring& ring) : data(ring.data), sums(ring.sums), slot(ring.slots) {}
+
+    __device__ __forceinline__ void go_on(const Ring& ring) {
+        data += ring.rows * ring.stride, sums += ring.rows * kVirtualWarps, ++slot;
+        if (data == reinterpret_cast<uint8_t*>(ring.sums)) data = ring.data;
+        if (sums == reinterpret_cast<float*>(ring.slots)) sums = ring.sums, slot = ring.slots, parity ^= 1;
+    }
+
+    // The slot of the next fill in the same stage.
+    __device__ __forceinline__ Slot* after(const Ring& ring) const {
+        return slot + (slot < ring.slots + ring.stages ? ring.stages : -ring.stages);
     }
 };
 
 // Rows of a stage by one warp, then their warp sums, row r's to sums[8 * r]: P at once. Where 16 lanes at most own a unit
 // (Half), lanes 16 to 31 stand for them again, `P` rows further on (or, for the only row of a fill, for the same one).
+// last: the warp reads no more of this fill, and says so as soon as it has what it needs.
 template <class F, int K, int P, bool Half>
 __device__ __forceinline__ void ring_pass(const uint8_t* row, int stride, const typename F::template Steps<K>& steps,
-                                          uint32_t lane, float* sums, bool alone = false) {
+                                          uint32_t lane, float* sums, Slot* slot, bool last, bool alone = false) {
     constexpr int W = Half ? 16 : 32;
     if (Half && !alone && lane >= W) row += P * stride;
     float acc[P];
 #pragma unroll
     for (int p = 0; p < P; ++p) {
-        acc[p] = steps.term(row + p * stride, 0);
 #pragma unroll
-        for (int k = 1; k < K; ++k) acc[p] = add(acc[p], steps.term(row + p * stride, k));
+        for (int k = 0; k < K; ++k) {
+            const auto piece = steps.piece(row + p * stride, k);
+            if (p == P - 1 && k == K - 1) barrier_arrive_if(&slot->empty, last);
+            acc[p] = k ? add(acc[p], steps.term(piece, k)) : steps.term(piece, k);
+        }
     }
     const float total = butterfly<P, W>(acc, lane);
     if (lane % (W / P) == 0 && !(alone && lane)) sums[lane / (W / P) * kVirtualWarps] = total;
@@ -98,15 +124,20 @@ __device__ __forceinline__ void ring_pass(const uint8_t* row, int stride, const 
 struct Consumer {
     uint32_t lane, warp;
     int turn, sets;  // turn: the first pass of a fill that is this warp's set's
+    int owned;       // units of the row from the warp's first one on
 
-    __device__ __forceinline__ Consumer(const Ring& ring, int others) {
+    // others: the block's warps that do not consume.
+    __device__ __forceinline__ Consumer(const Ring& ring, int units, int others) {
         const int me = threadIdx.x >> 5;
         lane = threadIdx.x & 31, turn = me / ring.warps, warp = me - turn * ring.warps;
-        sets = (ring_warps() - others) / ring.warps;
+        sets = (ring_warps() - others) / ring.warps, owned = units - 32 * warp;
         pin(warp), pin(lane);
     }
 
-    __device__ __forceinline__ int thread() const { return warp * 32 + lane; }  // the virtual one
+    __device__ __forceinline__ bool half() const { return owned <= 16; }
+
+    // The virtual thread. Where 16 lanes at most own a unit, lanes 16 to 31 stand for them again.
+    __device__ __forceinline__ int thread() const { return warp * 32 + (half() ? lane & 15 : lane); }
 
     // How far the turns go on with each fill of `passes` passes, and that step.
     __device__ __forceinline__ int step(int passes) const { return passes % sets; }
@@ -118,41 +149,47 @@ struct Consumer {
 };
 
 // A consumer warp whose threads own up to K units, all of them held in registers; P rows at once where there are, or twice
-// as many where half of its lanes own none.
+// as many where half of its lanes own none. Addresses are stepped on from fill to fill: what the compiler works out anew
+// from the arguments each time takes as long as half a row.
 template <class F, int K, int P, bool Half>
-__device__ __forceinline__ void ring_consume(const Ring& ring, const uint8_t* x8, int nbe, Consumer me) {
+__device__ __forceinline__ void ring_consume(const Ring& ring, const typename F::template Steps<K>& steps, Consumer me) {
     constexpr int pass = Half ? 2 * P : P;
-    const typename F::template Steps<K> steps(x8, Half ? me.thread() & ~16 : me.thread(), nbe);
     const int skip = pass * ring.stride, turn = pass * me.sets, step = me.step((ring.rows + pass - 1) / pass);
-    uint32_t parity = 0;
-    for (int s = 0;;) {
-        const uint8_t* row = ring.data + s * ring.rows * ring.stride + me.turn * skip;
-        const int slot = ring.slot(s, parity);
-        float* sums = ring.sums_of(slot) + me.turn * pass * kVirtualWarps + me.warp;
-        barrier_wait(ring.full + s, parity);
-        int left = ring.count[slot];
+    const uint32_t fill = ring.rows * ring.stride, fill_sums = ring.rows * 4 * kVirtualWarps;
+    const uint32_t first = shared_address(ring.data);
+    uint32_t mid = shared_address(ring.sums), end = shared_address(ring.slots);
+    pin(mid), pin(end);
+    uint32_t data = first, sum = mid, slot = end, parity = 0;
+    for (;;) {
+        const uint8_t* row = at_shared<const uint8_t>(data + me.turn * skip);
+        float* sums = at_shared<float>(sum + 4 * (me.turn * pass * kVirtualWarps + me.warp));
+        Slot* const here = at_shared<Slot>(slot);
+        barrier_wait(&here->full, parity);
+        int left = here->count;
         if (left == 0) return;
         left -= pass * me.turn;
+        if (left <= 0) barrier_arrive(&here->empty);
         for (; left >= pass; left -= turn, row += me.sets * skip, sums += turn * kVirtualWarps)
-            ring_pass<F, K, P, Half>(row, ring.stride, steps, me.lane, sums);
+            ring_pass<F, K, P, Half>(row, ring.stride, steps, me.lane, sums, here, left <= turn);
         if constexpr (Half) {
             for (; left > 0; left -= 2, row += 2 * ring.stride, sums += 2 * kVirtualWarps)
-                ring_pass<F, K, 1, true>(row, ring.stride, steps, me.lane, sums, left == 1);
+                ring_pass<F, K, 1, true>(row, ring.stride, steps, me.lane, sums, here, left <= 2, left == 1);
         } else {
             if constexpr (P == 4) {
                 if (left >= 2) {
-                    ring_pass<F, K, 2, false>(row, ring.stride, steps, me.lane, sums);
+                    ring_pass<F, K, 2, false>(row, ring.stride, steps, me.lane, sums, here, left == 2);
                     left -= 2, row += 2 * ring.stride, sums += 2 * kVirtualWarps;
                 }
             }
             if constexpr (P > 1) {
-                if (left > 0) ring_pass<F, K, 1, false>(row, ring.stride, steps, me.lane, sums);
+                if (left > 0) ring_pass<F, K, 1, false>(row, ring.stride, steps, me.lane, sums, here, true);
             }
         }
-        __syncwarp();
-        barrier_arrive(ring.empty + slot);
+        barrier_arrive(&here->summed);
         me.go_on(step);
-        if (++s == ring.stages) s = 0, parity ^= 1;
+        data += fill, sum += fill_sums, slot += sizeof(Slot);
+        if (data == mid) data = first;
+        if (sum == end) sum = mid, slot = end, parity ^= 1;
     }
 }
 
@@ -160,38 +197,43 @@ __device__ __forceinline__ void ring_consume(const Ring& ring, const uint8_t* x8
 template <class F>
 __device__ __forceinline__ void ring_consume_any(const Ring& ring, const uint8_t* x8, int nbe, Consumer me) {
     const int step = me.step(ring.rows);
-    uint32_t parity = 0;
-    for (int s = 0;;) {
-        barrier_wait(ring.full + s, parity);
-        const int slot = ring.slot(s, parity), rows = ring.count[slot];
+    for (RingPlace at(ring);; at.go_on(ring)) {
+        barrier_wait(&at.slot->full, at.parity);
+        const int rows = at.slot->count;
         if (rows == 0) return;
         for (int r = me.turn; r < rows; r += me.sets) {
-            const uint8_t* row = ring.data + (s * ring.rows + r) * ring.stride;
+            const uint8_t* row = at.data + r * ring.stride;
             float acc[1] = {0.0f};
             for (int u = me.thread(); u < nbe * F::kUnits; u += kThreads) acc[0] = add(acc[0], F::term(row, x8, u, nbe));
             const float total = butterfly<1>(acc, me.lane);
-            if (me.lane == 0) ring.sums_of(slot)[r * kVirtualWarps + me.warp] = total;
+            if (me.lane == 0) at.sums[r * kVirtualWarps + me.warp] = total;
         }
-        __syncwarp();
-        barrier_arrive(ring.empty + slot);
+        barrier_arrive(&at.slot->empty);
+        barrier_arrive(&at.slot->summed);
         me.go_on(step);
-        if (++s == ring.stages) s = 0, parity ^= 1;
     }
 }
 
-// The part of a consumer warp: as many units in registers as its lanes own, up to F's most.
-template <class F>
-__device__ __forceinline__ void ring_sum(const Ring& ring, const uint8_t* x8, int nbe, int others) {
-    const Consumer me(ring, others);
-    const int owned = nbe * F::kUnits - static_cast<int>(me.warp) * 32;  // by its first lane and all after that
-    if (owned <= 16) return ring_consume<F, 1, 4, true>(ring, x8, nbe, me);
-    const int steps = (owned + kThreads - 1) / kThreads;
-    if (steps == 1) return ring_consume<F, 1, 4, false>(ring, x8, nbe, me);
-    if constexpr (F::kMostHeld == 3) {
-        if (steps == 2) return ring_consume<F, 2, 2, false>(ring, x8, nbe, me);
-        if (steps == 3) return ring_consume<F, 3, 1, false>(ring, x8, nbe, me);
+// The part of a consumer warp: as many units in registers as its lanes own, up to F's most. The first ones' activations are
+// on their way while the barriers are made. A warp of another part (which then says true) comes here too, since all wait
+// for the block in one place: of two, synccheck says that the block diverges.
+template <class F, class Part>
+__device__ __forceinline__ void ring_sum(const Ring& ring, const uint8_t* x8, int nbe, int others, const Part& other_part) {
+    const Consumer me(ring, nbe * F::kUnits, others);
+    const int thread = me.thread();
+    const auto first = F::activation(x8, unit_of(thread, 0, nbe * F::kUnits, F::kUnits));
+    ring.await_barriers();
+    if (other_part()) return;
+    const int steps = (me.owned + kThreads - 1) / kThreads;
+    if (steps > 1) {
+        if constexpr (F::kMostHeld == 3) {
+            if (steps == 2) return ring_consume<F, 2, 2, false>(ring, {first, x8, thread, nbe}, me);
+            if (steps == 3) return ring_consume<F, 3, 1, false>(ring, {first, x8, thread, nbe}, me);
+        }
+        return ring_consume_any<F>(ring, x8, nbe, me);
     }
-    ring_consume_any<F>(ring, x8, nbe, me);
+    const typename F::template Steps<1> one(first, x8, thread, nbe);
+    me.half() ? ring_consume<F, 1, 4, true>(ring, one, me) : ring_consume<F, 1, 4, false>(ring, one, me);
 }
 
 }  // namespace probes

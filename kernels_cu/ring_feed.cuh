@@ -3,18 +3,20 @@
 // A job says what a ticket names and what becomes of its rows' sums (Rows, CopiedRows, or ring_gated.cuh's GatedRows):
 //
 //   kArrivals                           what completes `full` besides bulk copies' bytes
-//   kSums                               whether the feeder takes the sums, and finishes rows
+//   kSums                               whether the feeder takes the sums, and finishes rows; who else does arrives at a
+//                                       stage's next `full` when it has seen a fill
 //   tickets(ring)                       how many there are
 //   fill_of(ring, ticket)               which rows one names
-//   copy(ring, s, fill, lane)           the whole feeder: they are to land in stage s
-//   arrive(ring, s, lane)               the whole feeder, after all else that a fill takes
+//   copy(ring, to, slot, fill, lane)    the whole feeder: they are to land in a stage
+//   arrive(slot, lane)                  the whole feeder, after all else that a fill takes
 //   prefetch(ring, fill)                lane 0: they are to come into L2
 //   finish(first, rows, lane, total)    the whole feeder: row first + lane of a fill sums to `total`, for lane < rows
 //
 // Tickets are dealt out: block, block + grid, ... ; or, with a counter (one word that is 0 before and after every
 // launch), the first `stages` tickets of a block so and all others drawn by atomic adds, so that a block on a slower path
-// to memory takes fewer. While a fill is asked for the next one is known, and the draw for the one after is on its way:
-// between the consumers' last read of a stage and the copy of its next fill stands as little as can be.
+// to memory takes fewer. A draw is on its way while the sums of the fill before are taken, and the fill that it gives is
+// known before the consumers have left the stage: between their last read and the copy stands as little as can be. (Two
+// draws ahead gain nothing, and bind a block to more: with few fills a block that unbalances the grid.)
 #pragma once
 
 #include "ring.cuh"
@@ -45,15 +47,14 @@ struct Rows {
         return {first, static_cast<int>(left < rows ? left : rows)};
     }
 
-    __device__ __forceinline__ void copy(const Ring& ring, int s, Fill fill, int lane) const {
+    __device__ __forceinline__ void copy(const Ring& ring, uint8_t* to, Slot* slot, Fill fill, int lane) const {
         if (lane) return;
         const uint32_t bytes = static_cast<uint32_t>(fill.rows) * ring.stride;
-        barrier_expect(ring.full + s, bytes);
-        bulk_copy(ring.data + s * ring.rows * ring.stride, w + static_cast<size_t>(fill.first) * ring.stride, bytes,
-                  ring.full + s);
+        barrier_expect(&slot->full, bytes);
+        bulk_copy(to, w + static_cast<size_t>(fill.first) * ring.stride, bytes, &slot->full);
     }
 
-    __device__ __forceinline__ void arrive(const Ring& ring, int s, int) const { barrier_arrive(ring.full + s); }
+    __device__ __forceinline__ void arrive(Slot* slot, int) const { barrier_arrive(&slot->full); }
 
     // Lane 0: the fill's rows are to come into L2.
     __device__ __forceinline__ void prefetch(const Ring& ring, Fill fill) const {
@@ -70,17 +71,16 @@ struct Rows {
 struct CopiedRows : Rows {
     static constexpr int kArrivals = 64;
 
-    __device__ __forceinline__ void copy(const Ring& ring, int s, Fill fill, int lane) const {
+    __device__ __forceinline__ void copy(const Ring& ring, uint8_t* to, Slot*, Fill fill, int lane) const {
         const uint32_t bytes = static_cast<uint32_t>(fill.rows) * ring.stride;
-        uint8_t* to = ring.data + s * ring.rows * ring.stride;
         const uint8_t* from = w + static_cast<size_t>(fill.first) * ring.stride;
 #pragma unroll 8
         for (uint32_t at = 16 * lane; at < bytes; at += 16 * 32) copy_16(to + at, from + at);
     }
 
-    __device__ __forceinline__ void arrive(const Ring& ring, int s, int) const {
-        barrier_arrive_copied(ring.full + s);
-        barrier_arrive(ring.full + s);
+    __device__ __forceinline__ void arrive(Slot* slot, int) const {
+        barrier_arrive_copied(&slot->full);
+        barrier_arrive(&slot->full);
     }
 };
 
@@ -95,7 +95,7 @@ struct NoHooks {
 template <class Job>
 struct Tickets {
     const Job& job;
-    uint32_t all, step, next;  // next: a draw's answer is lane 0's
+    uint32_t all, step, next;  // next: the ticket after `coming`; where it is drawn, the answer is lane 0's
     uint32_t base = 0, last = 0;
     Fill coming{0, 0};
 
@@ -106,38 +106,33 @@ struct Tickets {
         return ticket < all ? job.fill_of(ring, ticket) : Fill{0, 0};
     }
 
-    __device__ __forceinline__ void draw(int lane) {
-        if (lane == 0) next = atomicInc(job.counter, last);
-    }
-
     // `coming` is the next one that is dealt.
     __device__ __forceinline__ void deal(const Ring& ring) { coming = fill_of(ring, next), next += step; }
 
-    // After the first fills of a block, all of which had rows. Every block that draws does so until one answer, and so the
-    // one after it, is too high: the number of draws is known, and the last of them wraps the counter to 0.
+    // After the first fills of a block, all of which had rows: from here on tickets are drawn, if they are. Every block that
+    // does so draws until one answer is too high: the number of draws is known, and the last of them wraps the counter to 0.
     __device__ __forceinline__ void begin(const Ring& ring, int lane) {
-        if (!job.counter) return deal(ring);
-        base = step * ring.stages;
-        const uint32_t here = all < base ? all + step - base : step;  // blocks that come here
-        last = all + step - base + here - 1;
+        base = step * ring.stages, last = all + step - base - 1;
         draw(lane);
-        go_on(ring, lane);
     }
 
-    __device__ __forceinline__ void go_on(const Ring& ring, int lane) {
+    __device__ __forceinline__ void draw(int lane) {
+        if (job.counter && lane == 0) next = atomicInc(job.counter, last);
+    }
+
+    __device__ __forceinline__ void go_on(const Ring& ring) {
         if (!job.counter) return deal(ring);
         coming = fill_of(ring, base + __shfl_sync(0xffffffffu, next, 0));
-        draw(lane);
     }
 
     // Of dealt tickets only: every fill of rows was asked for.
     __device__ __forceinline__ bool all_asked() const { return !job.counter && coming.rows == 0; }
 };
 
-// A row of a slot, summed: its warp sums one after another. A virtual warp without a unit would add 0, which changes no sum
+// A row of a fill, summed: its warp sums one after another. A virtual warp without a unit would add 0, which changes no sum
 // (probes/core/order.py): what lies in its place is not added.
-__device__ __forceinline__ float ring_total(const Ring& ring, int slot, int row) {
-    const uint8_t* from = reinterpret_cast<const uint8_t*>(ring.sums_of(slot) + row * kVirtualWarps);
+__device__ __forceinline__ float ring_total(const Ring& ring, const float* of, int row) {
+    const uint8_t* from = reinterpret_cast<const uint8_t*>(of + row * kVirtualWarps);
     Words4 sums = Plain::w4(from);
     float total = add(0.0f, float_of_bits(sums.w[0]));
 #pragma unroll
@@ -152,14 +147,12 @@ __device__ __forceinline__ float ring_total(const Ring& ring, int slot, int row)
     return total;
 }
 
-// Stage s gets a fill, which is told of in its slot: to nobody before the job has arrived.
+// A stage gets a fill, which is told of in its slot: to nobody before the job has arrived.
 template <class Job>
-__device__ __forceinline__ void ring_fill(const Ring& ring, const Job& job, int s, uint32_t phase, Fill fill, int lane) {
-    if (fill.rows) job.copy(ring, s, fill, lane);
-    if (lane == 0) {
-        const int slot = ring.slot(s, phase);
-        ring.first[slot] = static_cast<int>(fill.first), ring.count[slot] = fill.rows;
-    }
+__device__ __forceinline__ void ring_fill(const Ring& ring, const Job& job, uint8_t* to, Slot* slot, Fill fill, int lane) {
+    if (fill.rows) job.copy(ring, to, slot, fill, lane);
+    if (lane == 0) slot->first = static_cast<int>(fill.first), slot->count = fill.rows;
+    job.arrive(slot, lane);
 }
 
 template <class Job, class Hooks>
@@ -169,8 +162,8 @@ __device__ __forceinline__ void ring_feed(const Ring& ring, const Job& job, cons
     bool open = true, told = false;  // whether there may be more fills; whether it was told that all were asked for
     for (int s = 0; s < ring.stages && open; ++s) {
         tickets.deal(ring);
-        ring_fill(ring, job, s, 0, tickets.coming, lane);
-        job.arrive(ring, s, lane);
+        ring_fill(ring, job, ring.data + s * ring.rows * ring.stride, ring.slots + s, tickets.coming, lane);
+        if constexpr (!Job::kSums) barrier_arrive(&ring.slots[s].full);  // for the finisher, which has seen no fill yet
         open = tickets.coming.rows != 0;
     }
     if (open) {
@@ -179,27 +172,27 @@ __device__ __forceinline__ void ring_feed(const Ring& ring, const Job& job, cons
                 job.prefetch(ring, tickets.fill_of(ring, tickets.next + k * tickets.step));
         tickets.begin(ring, lane);
     }
-    uint32_t phase = 0;
-    for (int s = 0;;) {
+    for (RingPlace at(ring);; at.go_on(ring)) {
+        if (open) tickets.go_on(ring);
         if (!told && tickets.all_asked()) {
             told = true;
             if (lane == 0) hooks.all_asked();
         }
         __syncwarp();
-        const int slot = ring.slot(s, phase & 1), rows = ring.count[slot];
-        const uint32_t first = ring.first[slot];
+        const int rows = at.slot->count;
+        const uint32_t first = at.slot->first;
         if (rows == 0) return;
-        barrier_wait(ring.empty + slot, phase >> 1);
-        if (open) ring_fill(ring, job, s, ~phase & 1, tickets.coming, lane);
-        float total = 0.0f;
-        if constexpr (Job::kSums) total = ring_total(ring, slot, lane < rows ? lane : 0);
         if (open) {
-            job.arrive(ring, s, lane);
+            Slot* next = at.after(ring);
+            barrier_wait(&at.slot->empty, at.parity);
+            ring_fill(ring, job, at.data, next, tickets.coming, lane);
             open = tickets.coming.rows != 0;
-            if (open) tickets.go_on(ring, lane);
+            if (open) tickets.draw(lane);
         }
-        if constexpr (Job::kSums) job.finish(first, rows, lane, total);
-        if (++s == ring.stages) s = 0, phase = phase + 1 & 3;
+        if constexpr (Job::kSums) {
+            barrier_wait(&at.slot->summed, at.parity);
+            job.finish(first, rows, lane, ring_total(ring, at.sums, lane < rows ? lane : 0));
+        }
     }
 }
 
@@ -210,9 +203,8 @@ __device__ __forceinline__ void ring_form(const Ring& ring, const uint8_t* x8, i
         ring.make_barriers(1, Job::kArrivals);
         return ring_feed(ring, job, hooks);
     }
-    ring.await_barriers();
     hooks.before_activations();
-    ring_sum<F>(ring, x8, nbe, 1);
+    ring_sum<F>(ring, x8, nbe, 1, [] { return false; });
 }
 
 }  // namespace probes

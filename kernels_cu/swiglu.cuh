@@ -25,6 +25,7 @@ PROBES_FN float exp_fixed(float x) {
     return mul(mul(p, s), q);
 }
 
-PROBES_FN float swiglu(float g, float u) { return mul(divide(g, add(1.0f, exp_fixed(-g))), u); }
+PROBES_FN float silu(float g) { return divide(g, add(1.0f, exp_fixed(-g))); }
+PROBES_FN float swiglu(float g, float u) { return mul(silu(g), u); }
 
 }  // namespace probes

@@ -117,7 +117,7 @@ def _draw() -> Any:
 
 
 def _handed_over() -> Any:
-    """An intrinsic pointer -> (low, high): both words in one load, past L1."""
+    """An intrinsic pointer -> (gate, up): both words in one load, past L1."""
     from numba.cuda.extending import intrinsic
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -150,7 +150,14 @@ def _is_null() -> Any:
     return intrinsic(lambda typingctx, pointer: (types.boolean(pointer), codegen))
 
 
-_HANDED_OVER = "{\n\t.reg .b64 both;\n\tld.relaxed.gpu.global.b64 both, [$2];\n\tmov.b64 {$0, $1}, both;\n\t}"
+_HANDED_OVER = "ld.relaxed.gpu.global.v2.u32 {$0, $1}, [$2];"
+_TAKE_BACK = (
+    "{\n\t.reg .b32 none;\n\tmov.b32 none, 0;\n\tst.relaxed.gpu.global.v2.u32 [$0], {none, none};\n\t}"
+)
+_ARRIVE_IF = (
+    "{\n\t.reg .pred arrive;\n\tsetp.ne.u32 arrive, $1, 0;\n\t"
+    "@arrive mbarrier.arrive.shared::cta.b64 _, [$0];\n\t}"
+)
 _WAIT = (
     "{\n\t.reg .pred done;\n\tAGAIN:\n\tmbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1;\n\t"
     "@!done bra AGAIN;\n\t}"
@@ -170,6 +177,7 @@ def statements() -> SimpleNamespace:
             "fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;", before=""
         ),
         barrier_arrive=_statement("mbarrier.arrive.shared::cta.b64 _, [$0];", word),
+        barrier_arrive_if=_statement(_ARRIVE_IF, word, word),
         barrier_expect=_statement("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;", word, word),
         barrier_wait=_statement(_WAIT, word, word, before=_WAIT.replace("try_wait", "test_wait")),
         bulk_copy=_statement(
@@ -193,7 +201,7 @@ def statements() -> SimpleNamespace:
         draw=_draw(),
         hand_over=_statement("st.relaxed.gpu.global.u32 [$0], $1;", "pointer", word),
         handed_over=_handed_over(),
-        take_back=_statement("st.relaxed.gpu.global.u64 [$0], 0;", "pointer"),
+        take_back=_statement(_TAKE_BACK, "pointer"),
         no_counter=_no_counter(),
         is_null=_is_null(),
     )

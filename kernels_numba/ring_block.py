@@ -1,8 +1,8 @@
 """A ring in shared memory, and the warps that sum its rows: twin of the consumers in kernels_cu/ring.cuh.
 
-A ring travels as a tuple of uint32: stages, rows, stride, then the addresses of data, sums, full, empty,
-first and count, and the virtual warps that own a unit. Sums, empty, first and count there are for each slot:
-a stage in one of its two phases.
+A ring travels as a tuple of uint32: stages, rows, stride, then the addresses of data, sums and slots, and the
+virtual warps that own a unit. A place, a warp's way round the ring, is four more: the addresses of a fill's
+data, sums and slot, and the parity of the slot's barriers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from numba import float32, int32, uint32
 
 from kernels_numba import ring, ring_rows
+from kernels_numba.ring_rows import COUNT, EMPTY, FULL, SLOT, SUMMED, TOLD
 
 THREADS, VIRTUAL_WARPS, SUM_BYTES = 256, 8, 32
 
@@ -31,14 +32,36 @@ def ring_of(ops: SimpleNamespace) -> Any:
     def of(stages, rows, stride, units):  # four int32
         n, data = uint32(stages), memory()
         sums = uint32(data + n * uint32(rows) * uint32(stride))
-        full = uint32(sums + n * uint32(rows) * uint32(2 * SUM_BYTES))
-        empty = uint32(full + uint32(8) * n)
-        first = uint32(empty + uint32(16) * n)
-        count = uint32(first + uint32(8) * n)
+        slots = uint32(sums + n * uint32(rows) * uint32(2 * SUM_BYTES))
         warps = uint32(min(uint32(uint32(units + 31) >> uint32(5)), uint32(VIRTUAL_WARPS)))
-        return n, uint32(rows), uint32(stride), data, sums, full, empty, first, count, warps
+        return n, uint32(rows), uint32(stride), data, sums, slots, warps
 
     return of
+
+
+def places(ops: SimpleNamespace) -> SimpleNamespace:
+    """start(ring) -> the first place; go_on(ring, place) -> the next; after(ring, slot): see ring.cuh."""
+
+    @ops.jit
+    def start(r):  # see above, here and below
+        return r[3], r[4], r[5], uint32(0)
+
+    @ops.jit
+    def go_on(r, at):
+        data, sums = uint32(at[0] + r[1] * r[2]), uint32(at[1] + r[1] * uint32(SUM_BYTES))
+        slot, parity = uint32(at[2] + uint32(SLOT)), at[3]
+        if data == r[4]:
+            data = r[3]
+        if sums == r[5]:
+            sums, slot, parity = r[4], r[5], uint32(parity ^ uint32(1))
+        return data, sums, slot, parity
+
+    @ops.jit
+    def after(r, slot):
+        half = uint32(r[0] * uint32(SLOT))
+        return uint32(slot + half) if slot < r[5] + half else uint32(slot - half)
+
+    return SimpleNamespace(start=start, go_on=go_on, after=after)
 
 
 def preparer(ops: SimpleNamespace) -> SimpleNamespace:
@@ -55,9 +78,11 @@ def preparer(ops: SimpleNamespace) -> SimpleNamespace:
     def make(r, lane, warps, others, arrivals):  # before the first fill; nobody is waited for
         k = uint32(lane)
         while k < uint32(2) * r[0]:
-            if k < r[0]:
-                init(uint32(r[5] + uint32(8) * k), uint32(arrivals))
-            init(uint32(r[6] + uint32(8) * k), uint32(32 * (warps - others)))
+            slot = uint32(r[5] + uint32(SLOT) * k)
+            init(uint32(slot + uint32(FULL)), uint32(arrivals))
+            init(uint32(slot + uint32(EMPTY)), uint32(32 * (warps - others)))
+            init(uint32(slot + uint32(SUMMED)), uint32(32 * (warps - others)))
+            init(uint32(slot + uint32(TOLD)), uint32(1))
             ready()
             k = uint32(k + uint32(32))
         arrive(uint32(warps * 32))
@@ -68,26 +93,6 @@ def preparer(ops: SimpleNamespace) -> SimpleNamespace:
         join(uint32(warps * 32))
 
     return SimpleNamespace(make=make, await_them=await_them)
-
-
-def _stage(ops: SimpleNamespace) -> SimpleNamespace:
-    """start(ring, s, slot, parity) -> rows of the fill, and done(ring, slot): a consumer's stage."""
-    from numba import cuda
-
-    asm = ring.statements()
-    wait, arrive, load_word = asm.barrier_wait, asm.barrier_arrive, asm.load_word
-
-    @ops.jit
-    def start(r, s, slot, parity):  # see above
-        wait(uint32(r[5] + uint32(8) * s), parity)
-        return load_word(uint32(r[8] + uint32(4) * slot))
-
-    @ops.jit
-    def done(r, slot):  # every lane, see ring.cuh
-        cuda.syncwarp()
-        arrive(uint32(r[6] + uint32(8) * slot))
-
-    return SimpleNamespace(start=start, done=done)
 
 
 def _turns(ops: SimpleNamespace) -> Any:
@@ -102,14 +107,14 @@ def _turns(ops: SimpleNamespace) -> Any:
 
 
 def _rests(r_passes: dict[int, Any], ops: SimpleNamespace, most: int, half: bool) -> Any:
-    """rest(ring, row, left, held, group, lane, sums): the rows of a fill that make no whole pass."""
+    """rest(ring, row, left, held, group, lane, sums, slot): the rows of a fill that make no whole pass."""
     pass1 = r_passes[1]
     if half:
 
         @ops.jit
-        def rest_half(r, row, left, held, group, lane, sums):  # two rows at once, the last one alone
+        def rest_half(r, row, left, held, group, lane, sums, slot):  # two rows at once, the last one alone
             while left > 0:
-                pass1(row, r[2], held, group, lane, sums, left == 1)
+                pass1(row, r[2], held, group, lane, sums, slot, left <= 2, left == 1)
                 row = uint32(row + uint32(2) * r[2])
                 sums = uint32(sums + uint32(2 * SUM_BYTES))
                 left = int32(left - 2)
@@ -118,22 +123,22 @@ def _rests(r_passes: dict[int, Any], ops: SimpleNamespace, most: int, half: bool
     pass2 = r_passes[2]
 
     @ops.jit
-    def rest4(r, row, left, held, group, lane, sums):  # up to three rows
+    def rest4(r, row, left, held, group, lane, sums, slot):  # up to three rows
         if left >= 2:
-            pass2(row, r[2], held, group, lane, sums)
+            pass2(row, r[2], held, group, lane, sums, slot, left == 2)
             row = uint32(row + uint32(2) * r[2])
             sums = uint32(sums + uint32(2 * SUM_BYTES))
             left = int32(left - 2)
         if left > 0:
-            pass1(row, r[2], held, group, lane, sums)
+            pass1(row, r[2], held, group, lane, sums, slot, True)
 
     @ops.jit
-    def rest2(r, row, left, held, group, lane, sums):  # one row at most
+    def rest2(r, row, left, held, group, lane, sums, slot):  # one row at most
         if left > 0:
-            pass1(row, r[2], held, group, lane, sums)
+            pass1(row, r[2], held, group, lane, sums, slot, True)
 
     @ops.jit
-    def rest1(r, row, left, held, group, lane, sums):  # none
+    def rest1(r, row, left, held, group, lane, sums, slot):  # none
         return
 
     return {4: rest4, 2: rest2, 1: rest1}[most]
@@ -143,65 +148,72 @@ def consumer(
     ops: SimpleNamespace, rows: SimpleNamespace, steps: Any, passes: dict[int, Any], most: int,
     half: bool = False,
 ) -> Any:  # fmt: skip
-    """consume(ring, x8, me, nbe): a warp whose activations are held, `most` (4, 2, 1) rows at once.
+    """consume(ring, first, x8, me, nbe): a warp whose activations are held, `most` (4, 2, 1) rows at once.
 
-    half: twice as many, by a warp of which 16 lanes at most own a unit.
+    first: the activations of its threads' first units. half: twice as many rows, by a warp of which 16 lanes
+    at most own a unit.
     """
-    stage, pinned = _stage(ops), ring.statements().pinned
-    start, done, lane_of, whole = stage.start, stage.done, rows.lane_of, passes[most]
+    asm, place = ring.statements(), places(ops)
+    pinned, wait, arrive, load_word = asm.pinned, asm.barrier_wait, asm.barrier_arrive, asm.load_word
+    lane_of, whole, start, step_on = rows.lane_of, passes[most], place.start, place.go_on
     rest, go_on = _rests(passes, ops, most, half), _turns(ops)
-    count, mask = (2 * most, ~16) if half else (most, ~0)
+    count = 2 * most if half else most
 
     @ops.jit
-    def consume(r, x8, me, nbe):  # see above
-        thread = int32((me[1] * 32 + me[0]) & mask)
-        held = steps(x8, thread, nbe)
-        group = lane_of(thread)
-        lane, mine = int32(pinned(uint32(me[0]))), pinned(uint32(uint32(me[1]) * uint32(4)))
+    def consume(r, given, x8, me, nbe):  # see above
+        held, group = steps(given, x8, me[4], nbe), lane_of(me[4])
+        lane, mine = me[0], pinned(uint32(uint32(me[1]) * uint32(4)))
         turn, first = uint32(me[3] * count), int32(me[2])  # first: its set's first pass of a fill
         step = int32(uint32((r[1] + uint32(count - 1)) // uint32(count)) % uint32(me[3]))
-        s, parity = uint32(0), uint32(0)
+        kept = r[0], r[1], r[2], r[3], pinned(r[4]), pinned(r[5]), r[6]
+        at = start(kept)
         while True:
-            slot, ahead = uint32(s + parity * r[0]), uint32(uint32(first) * uint32(count))
-            row = uint32(r[3] + (s * r[1] + ahead) * r[2])
-            sums = uint32(r[4] + (slot * r[1] + ahead) * uint32(SUM_BYTES) + mine)
-            left = start(r, s, slot, parity)
+            slot, ahead = at[2], uint32(uint32(first) * uint32(count))
+            row = uint32(at[0] + ahead * r[2])
+            sums = uint32(at[1] + ahead * uint32(SUM_BYTES) + mine)
+            wait(uint32(slot + uint32(FULL)), at[3])
+            left = load_word(uint32(slot + uint32(COUNT)))
             if left == 0:
                 break
             left = int32(left - int32(ahead))
+            if left <= 0:
+                arrive(uint32(slot + uint32(EMPTY)))
             while left >= count:
-                whole(row, r[2], held, group, lane, sums)
+                whole(row, r[2], held, group, lane, sums, slot, left <= int32(turn))
                 row = uint32(row + turn * r[2])
                 sums = uint32(sums + turn * uint32(SUM_BYTES))
                 left = int32(left - int32(turn))
-            rest(r, row, left, held, group, lane, sums)
-            done(r, slot)
+            rest(r, row, left, held, group, lane, sums, slot)
+            arrive(uint32(slot + uint32(SUMMED)))
             first = go_on(first, step, me[3])
-            s = uint32(s + uint32(1))
-            if s == r[0]:
-                s, parity = uint32(0), uint32(parity ^ uint32(1))
+            at = step_on(kept, at)
 
     return consume
 
 
 def any_consumer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
-    """consume(ring, x8, me, nbe): a warp with more units than registers hold, activations from memory."""
-    stage, store, butterfly = _stage(ops), ring.statements().store_float, ring_rows.butterflies(ops).one
-    start, done, add, go_on = stage.start, stage.done, ops.add, _turns(ops)
-    term, hold, place, activation = rows.term, rows.hold, rows.place, rows.activation
-    units, group_of, piece = rows.units, rows.group_of, rows.piece
+    """consume(ring, first, x8, me, nbe): a warp whose activations come from memory each time.
+
+    It has more units than registers hold.
+    """
+    asm, place = ring.statements(), places(ops)
+    store, wait, arrive, load_word = asm.store_float, asm.barrier_wait, asm.barrier_arrive, asm.load_word
+    butterfly, add, go_on = ring_rows.butterflies(ops).one, ops.add, _turns(ops)
+    term, hold, place_of, activation = rows.term, rows.hold, rows.place, rows.activation
+    units, group_of, piece, start, step_on = rows.units, rows.group_of, rows.piece, place.start, place.go_on
 
     @ops.jit
-    def consume(r, x8, me, nbe):  # see above
-        lane, thread = int32(me[0]), int32(me[1] * 32 + me[0])
+    def consume(r, given, x8, me, nbe):  # see above
+        lane, thread = int32(me[0]), int32(me[4])
         group, mine = group_of(thread & (units - 1)), uint32(uint32(me[1]) * uint32(4))
         turn, first, step = uint32(me[3]), int32(me[2]), int32(r[1] % uint32(me[3]))
-        s, parity = uint32(0), uint32(0)
+        at = start(r)
         while True:
-            slot, ahead = uint32(s + parity * r[0]), uint32(first)
-            row = uint32(r[3] + (s * r[1] + ahead) * r[2])
-            sums = uint32(r[4] + (slot * r[1] + ahead) * uint32(SUM_BYTES) + mine)
-            left = start(r, s, slot, parity)
+            slot, ahead = at[2], uint32(first)
+            row = uint32(at[0] + ahead * r[2])
+            sums = uint32(at[1] + ahead * uint32(SUM_BYTES) + mine)
+            wait(uint32(slot + uint32(FULL)), at[3])
+            left = load_word(uint32(slot + uint32(COUNT)))
             if left == 0:
                 break
             left = int32(left - int32(ahead))
@@ -209,7 +221,7 @@ def any_consumer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
                 acc = float32(0.0)
                 u = thread
                 while u < int32(nbe * units):
-                    acc = add(acc, term(piece(row, place(u, nbe)), hold(activation(x8, u), True), group))
+                    acc = add(acc, term(piece(row, place_of(u, nbe)), hold(activation(x8, u), True), group))
                     u = int32(u + THREADS)
                 total = butterfly(acc, lane)
                 if lane == 0:
@@ -217,21 +229,22 @@ def any_consumer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
                 row = uint32(row + turn * r[2])
                 sums = uint32(sums + turn * uint32(SUM_BYTES))
                 left = int32(left - int32(turn))
-            done(r, slot)
+            arrive(uint32(slot + uint32(EMPTY)))
+            arrive(uint32(slot + uint32(SUMMED)))
             first = go_on(first, step, me[3])
-            s = uint32(s + uint32(1))
-            if s == r[0]:
-                s, parity = uint32(0), uint32(parity ^ uint32(1))
+            at = step_on(r, at)
 
     return consume
 
 
-def summer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
-    """consume(ring, x8, thread, consumers, nbe): a consumer warp's part.
+def summer(ops: SimpleNamespace, rows: SimpleNamespace) -> SimpleNamespace:
+    """me_of(ring, thread, warps, others, nbe) and consume(ring, first, x8, me, nbe): a consumer warp's part.
 
     Which virtual warp it adds up, and of which rows: where the block has several sets of consumers, they take
     passes by turns, on from fill to fill. As many units are held in registers as the warp's lanes own.
-    `me` is lane, virtual warp, set, sets.
+    `me` is lane, virtual warp, set, sets, virtual thread, units from the warp's first on. Where 16 lanes at
+    most own a unit, lanes 16 to 31 stand for them again. others: the block's warps that do not consume.
+    first_of(x8, me, nbe): the activations of the threads' first units.
     """
     steps, sums = ring_rows.held_steps(ops, rows), ring_rows.row_sums(ops, rows)
     consume1 = consumer(ops, rows, steps[1], ring_rows.passes(ops, sums[1]), 4)
@@ -243,23 +256,33 @@ def summer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
         consume3 = consumer(ops, rows, steps[3], ring_rows.passes(ops, sums[3]), 1)
     several = rows.most_held == 3
 
-    @ops.jit
-    def consume(r, x8, thread, consumers, nbe):  # see above
-        here = uint32(thread >> 5)
-        nth = uint32(here // r[9])
-        warp = int32(here - nth * r[9])
-        me = int32(thread & 31), warp, int32(nth), int32(uint32(consumers) // r[9])
-        owned = int32(nbe * units) - warp * 32  # by this warp's first lane and all after that
-        count = (owned + THREADS - 1) >> 8
-        if owned <= 16:
-            consume_half(r, x8, me, nbe)
-        elif count == 1:
-            consume1(r, x8, me, nbe)
-        elif several and count == 2:
-            consume2(r, x8, me, nbe)
-        elif several and count == 3:
-            consume3(r, x8, me, nbe)
-        else:
-            consume_any(r, x8, me, nbe)
+    activation, unit_of = rows.activation, ring_rows.units_of(ops, rows)
 
-    return consume
+    @ops.jit
+    def me_of(r, thread, warps, others, nbe):  # see above, here and below
+        here = uint32(thread >> 5)
+        nth = uint32(here // r[6])
+        warp, lane = int32(here - nth * r[6]), int32(thread & 31)
+        owned = int32(int32(nbe * units) - warp * 32)
+        virtual = int32(warp * 32 + int32(lane & (15 if owned <= 16 else 31)))
+        return lane, warp, int32(nth), int32(uint32(warps - others) // r[6]), virtual, owned
+
+    @ops.jit
+    def first_of(x8, me, nbe):
+        return activation(x8, unit_of(me[4], 0, nbe))
+
+    @ops.jit
+    def consume(r, first, x8, me, nbe):
+        count = (me[5] + THREADS - 1) >> 8
+        if me[5] <= 16:
+            consume_half(r, first, x8, me, nbe)
+        elif count == 1:
+            consume1(r, first, x8, me, nbe)
+        elif several and count == 2:
+            consume2(r, first, x8, me, nbe)
+        elif several and count == 3:
+            consume3(r, first, x8, me, nbe)
+        else:
+            consume_any(r, first, x8, me, nbe)
+
+    return SimpleNamespace(me_of=me_of, first_of=first_of, consume=consume)

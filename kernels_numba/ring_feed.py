@@ -8,11 +8,13 @@ first row and how many rows it has, none where it ends the work:
              arrivals                              what completes `full` besides bulk copies' bytes
              tickets(ring, j)                      how many there are
              fill_of(ring, ticket, j)              first row and rows
-             copy(ring, s, first, rows, lane, j)   the warp: the rows are to land in stage s
-             arrive(ring, s, lane)                 the warp, after all else that a fill takes
+             copy(ring, to, slot, first, rows, lane, j)
+                                                   the warp: the rows are to land in a stage
+             arrive(slot, lane)                    the warp, after all else that a fill takes
+             arrive_first(slot)                    and of a stage's first fill, for who else takes the sums
              prefetch(ring, first, rows, j)        lane 0: the rows are to come into L2
-             total(ring, slot, rows, lane)         the warp: its row's sum, where the feeder takes them
-             finish(j, first, rows, lane, total)   the warp: row first + lane sums to `total`, for lane < rows
+             finish(ring, at, j, first, rows, lane)
+                                                   the warp: takes the sums of the fill at a place, if it does
     hooks  what a kernel does besides, `no_hooks` or l2_ring.py's; its values travel as tuple h
              ahead(h)                              tickets past the stages to be brought into L2
              before_activations(h)                 every consumer
@@ -27,6 +29,7 @@ from typing import Any
 from numba import float32, int32, int64, uint32
 
 from kernels_numba import ring, ring_block
+from kernels_numba.ring_rows import COUNT, EMPTY, FIRST, FULL, SLOT, SUMMED
 
 
 def row_job(ops: SimpleNamespace) -> SimpleNamespace:
@@ -35,7 +38,7 @@ def row_job(ops: SimpleNamespace) -> SimpleNamespace:
     expect, copy_bulk, bulk, arrive_at = (
         asm.barrier_expect, asm.bulk_copy, asm.bulk_prefetch, asm.barrier_arrive,
     )  # fmt: skip
-    advance = ops.advance
+    advance, wait = ops.advance, asm.barrier_wait
 
     @ops.jit
     def tickets(r, j):  # see the module's docstring, here and below
@@ -47,32 +50,34 @@ def row_job(ops: SimpleNamespace) -> SimpleNamespace:
         return first, uint32(min(uint32(j[2] - first), r[1]))
 
     @ops.jit
-    def copy(r, s, first, rows, lane, j):
+    def copy(r, to, slot, first, rows, lane, j):
         if lane == 0:
-            size, full = uint32(rows * r[2]), uint32(r[5] + uint32(8) * s)
+            size, full = uint32(rows * r[2]), uint32(slot + uint32(FULL))
             expect(full, size)
-            copy_bulk(uint32(r[3] + s * r[1] * r[2]), advance(j[0], int64(first) * int64(r[2])), size, full)
+            copy_bulk(to, advance(j[0], int64(first) * int64(r[2])), size, full)
 
     @ops.jit
-    def arrive(r, s, lane):
-        arrive_at(uint32(r[5] + uint32(8) * s))
+    def arrive(slot, lane):
+        arrive_at(uint32(slot + uint32(FULL)))
+
+    @ops.jit
+    def arrive_first(slot):  # the feeder takes them
+        return
 
     @ops.jit
     def prefetch(r, first, rows, j):
         bulk(advance(j[0], int64(first) * int64(r[2])), uint32(rows * r[2]))
 
     @ops.jit
-    def total(r, slot, rows, lane):
-        return total_of(r, slot, uint32(lane) if lane < rows else uint32(0))
-
-    @ops.jit
-    def finish(j, first, rows, lane, total):
+    def finish(r, at, j, first, rows, lane):
+        wait(uint32(at[2] + uint32(SUMMED)), at[3])
+        total = total_of(r, at[1], uint32(lane) if lane < rows else uint32(0))
         if lane < rows:
             j[1][int32(first + lane)] = total
 
     return SimpleNamespace(
-        arrivals=32, tickets=tickets, fill_of=fill_of, copy=copy, arrive=arrive, prefetch=prefetch,
-        total=total, finish=finish,
+        arrivals=32, tickets=tickets, fill_of=fill_of, copy=copy, arrive=arrive, arrive_first=arrive_first,
+        prefetch=prefetch, finish=finish,
     )  # fmt: skip
 
 
@@ -84,16 +89,16 @@ def copied_row_job(ops: SimpleNamespace) -> SimpleNamespace:
     )  # fmt: skip
 
     @ops.jit
-    def copy(r, s, first, rows, lane, j):  # see the module's docstring, here and below
+    def copy(r, to, slot, first, rows, lane, j):  # see the module's docstring, here and below
         size, at = uint32(rows * r[2]), uint32(uint32(16) * uint32(lane))
-        to, source = uint32(r[3] + s * r[1] * r[2]), advance(j[0], int64(first) * int64(r[2]))
+        source = advance(j[0], int64(first) * int64(r[2]))
         while at < size:
             copy16(uint32(to + at), advance(source, int64(at)))
             at = uint32(at + uint32(512))
 
     @ops.jit
-    def arrive(r, s, lane):
-        full = uint32(r[5] + uint32(8) * s)
+    def arrive(slot, lane):
+        full = uint32(slot + uint32(FULL))
         arrive_copied(full)
         arrive_at(full)
 
@@ -115,7 +120,7 @@ def no_hooks(ops: SimpleNamespace) -> SimpleNamespace:
 
 
 def totals(ops: SimpleNamespace) -> Any:
-    """total(ring, slot, row): a row of a slot, its warp sums one after another.
+    """total(ring, sums, row): a row of a fill whose sums lie there, its warp sums one after another.
 
     A virtual warp without a unit would add 0, which changes no sum: what lies in its place is not added.
     """
@@ -130,8 +135,8 @@ def totals(ops: SimpleNamespace) -> Any:
         return add(result, v[3]) if warps > 3 else result
 
     @ops.jit
-    def total(r, slot, row):  # see above
-        at, warps = uint32(r[4] + (slot * r[1] + row) * uint32(size)), int32(r[9])
+    def total(r, sums, row):  # see above
+        at, warps = uint32(sums + row * uint32(size)), int32(r[6])
         result = some(float32(0.0), load_floats(at), warps)
         if warps > 4:
             result = some(result, load_floats(uint32(at + uint32(16))), int32(warps - 4))
@@ -171,19 +176,21 @@ def feeder(ops: SimpleNamespace, job: SimpleNamespace, hooks: SimpleNamespace) -
     """feed(ring, counter, j, h): the warp that fills stages, adds warp sums and finishes rows."""
     from numba import cuda
 
-    asm, of = ring.statements(), tickets(ops, job)
+    asm, of, place = ring.statements(), tickets(ops, job), ring_block.places(ops)
     wait, load_word, store_word, is_null = asm.barrier_wait, asm.load_word, asm.store_word, asm.is_null
-    fill_of, drawn, draw = of.fill_of, of.drawn, of.draw
-    tickets_of, copy, arrive, prefetch = job.tickets, job.copy, job.arrive, job.prefetch
-    total_of, finish, ahead_of, tell = job.total, job.finish, hooks.ahead, hooks.all_asked
+    fill_of, drawn, draw, after = of.fill_of, of.drawn, of.draw, place.after
+    start, go_on, arrive, arrive_first = place.start, place.go_on, job.arrive, job.arrive_first
+    tickets_of, copy, prefetch, finish = job.tickets, job.copy, job.prefetch, job.finish
+    ahead_of, tell = hooks.ahead, hooks.all_asked
 
     @ops.jit
-    def fill(r, s, slot, first, rows, lane, j):  # stage s gets a fill, which is told of in its slot
+    def fill(r, to, slot, first, rows, lane, j):  # a stage gets a fill, which is told of in its slot
         if rows > uint32(0):
-            copy(r, s, first, rows, lane, j)
+            copy(r, to, slot, first, rows, lane, j)
         if lane == 0:
-            store_word(uint32(r[7] + uint32(4) * slot), int32(first))
-            store_word(uint32(r[8] + uint32(4) * slot), int32(rows))
+            store_word(uint32(slot + uint32(FIRST)), int32(first))
+            store_word(uint32(slot + uint32(COUNT)), int32(rows))
+        arrive(slot, lane)
 
     @ops.jit
     def feed(r, counter, j, h):  # see above
@@ -194,8 +201,9 @@ def feeder(ops: SimpleNamespace, job: SimpleNamespace, hooks: SimpleNamespace) -
         more, told = True, False  # whether there may be more fills; whether `all_asked` was told
         while s < r[0] and more:
             first, rows = fill_of(r, following, every, j)
-            fill(r, s, s, first, rows, lane, j)
-            arrive(r, s, lane)
+            slot = uint32(r[5] + uint32(SLOT) * s)
+            fill(r, uint32(r[3] + s * r[1] * r[2]), slot, first, rows, lane, j)
+            arrive_first(slot)
             more = rows > uint32(0)
             following = uint32(following + step)
             s = uint32(s + uint32(1))
@@ -206,46 +214,34 @@ def feeder(ops: SimpleNamespace, job: SimpleNamespace, hooks: SimpleNamespace) -
                 prefetch(r, brought[0], brought[1], j)
                 ticket = uint32(ticket + step)
                 left = uint32(left - uint32(1))
-            if dealt:
+            if not dealt:  # the number of draws is known, and the last of them wraps the counter to 0
+                base = uint32(step * r[0])
+                last = uint32(every + step - base - uint32(1))
+                following = draw(counter, last, lane, following)
+        at = start(r)
+        while True:
+            if more and dealt:
                 first, rows = fill_of(r, following, every, j)
                 following = uint32(following + step)
-            else:  # the number of draws is known, and the last of them wraps the counter to 0
-                base = uint32(step * r[0])
-                here = uint32(every + step - base) if every < base else step  # blocks that come here
-                last = uint32(every + step - base + here - uint32(1))
-                following = draw(counter, last, lane, following)
+            elif more:
                 first, rows = drawn(r, base, following, every, j)
-                following = draw(counter, last, lane, following)
-        s, phase = uint32(0), uint32(0)
-        while True:
             if dealt and rows == uint32(0) and not told:
                 told = True
                 if lane == 0:
                     tell(h)
             cuda.syncwarp()
-            odd = uint32(phase & uint32(1))
-            slot = uint32(s + odd * r[0])
-            full_rows = load_word(uint32(r[8] + uint32(4) * slot))
-            full_first = load_word(uint32(r[7] + uint32(4) * slot))
+            full_rows = load_word(uint32(at[2] + uint32(COUNT)))
+            full_first = load_word(uint32(at[2] + uint32(FIRST)))
             if full_rows == 0:
                 break
-            wait(uint32(r[6] + uint32(8) * slot), uint32(phase >> uint32(1)))
             if more:
-                fill(r, s, uint32(s + (odd ^ uint32(1)) * r[0]), first, rows, lane, j)
-            total = total_of(r, slot, full_rows, lane)
-            if more:
-                arrive(r, s, lane)
+                wait(uint32(at[2] + uint32(EMPTY)), at[3])
+                fill(r, at[0], after(r, at[2]), first, rows, lane, j)
                 more = rows > uint32(0)
-                if more and dealt:
-                    first, rows = fill_of(r, following, every, j)
-                    following = uint32(following + step)
-                elif more:
-                    first, rows = drawn(r, base, following, every, j)
+                if more and not dealt:
                     following = draw(counter, last, lane, following)
-            finish(j, full_first, full_rows, lane, total)
-            s = uint32(s + uint32(1))
-            if s == r[0]:
-                s, phase = uint32(0), uint32((phase + uint32(1)) & uint32(3))
+            finish(r, at, j, full_first, full_rows, lane)
+            at = go_on(r, at)
 
     return feed
 
@@ -254,8 +250,9 @@ def form(ops: SimpleNamespace, rows: SimpleNamespace, job: SimpleNamespace, hook
     """run(ring, x8, nbe, counter, j, h): all that a block does whose feeder finishes."""
     from numba import cuda
 
-    prepare, consume = ring_block.preparer(ops), ring_block.summer(ops, rows)
-    make, await_them, arrivals = prepare.make, prepare.await_them, job.arrivals
+    prepare, summer, arrivals = ring_block.preparer(ops), ring_block.summer(ops, rows), job.arrivals
+    make, await_them = prepare.make, prepare.await_them
+    me_of, first_of, consume = summer.me_of, summer.first_of, summer.consume
     feed, before = feeder(ops, job, hooks), hooks.before_activations
 
     @ops.jit
@@ -266,8 +263,10 @@ def form(ops: SimpleNamespace, rows: SimpleNamespace, job: SimpleNamespace, hook
             make(r, int32(thread & 31), warps, 1, arrivals)
             feed(r, counter, j, h)
         else:
-            await_them(warps)
             before(h)
-            consume(r, x8, thread, int32(warps - 1), nbe)
+            me = me_of(r, thread, warps, 1, nbe)
+            first = first_of(x8, me, nbe)  # on their way while the barriers are made
+            await_them(warps)
+            consume(r, first, x8, me, nbe)
 
     return run

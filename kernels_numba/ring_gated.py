@@ -12,8 +12,9 @@ from typing import Any
 from numba import float32, int32, int64, uint32
 
 from kernels_numba import q8, ring, ring_block, ring_feed, swiglu
+from kernels_numba.ring_rows import COUNT, FIRST, FULL, SUMMED, TOLD
 
-GROUP, GROUP_ROWS, GROUP_WORDS = 32, 64, 10
+GROUP, GROUP_WORDS = 32, 10
 LAST, UP = 1 << 30, 1 << 29
 """What a fill's first row tells besides the first pair."""
 
@@ -31,49 +32,51 @@ def gated_job(ops: SimpleNamespace) -> SimpleNamespace:
 
     @ops.jit
     def fill_of(r, ticket, j):
-        groups, every = uint32(j[3] >> uint32(5)), uint32(ticket * r[1])
-        turn, at = uint32(every >> uint32(6)), uint32(every & uint32(GROUP_ROWS - 1))
-        back, after = uint32(uint32(at * groups) >> uint32(6)), uint32(at + r[1])
+        row, mask = uint32(ticket * r[1]), uint32(GROUP - 1)
+        if row < j[3]:
+            return row, r[1]
+        groups, turn = uint32(j[3] >> uint32(5)), uint32(uint32(row - j[3]) >> uint32(5))
+        at, after = uint32(row & mask), uint32((row & mask) + r[1])
+        back = uint32(uint32(at * groups) >> uint32(5))
         wrapped = turn < back
         group = uint32(turn + groups - back) if wrapped else uint32(turn - back)
-        following = uint32(group + uint32(uint32(after * groups) >> uint32(6)))
-        first = uint32(group * uint32(GROUP) + uint32(at & uint32(GROUP - 1)))
-        if at >= uint32(GROUP):
-            first = uint32(first | uint32(UP))
-        if not wrapped and (after == uint32(GROUP_ROWS) or following >= groups):
+        following = uint32(group + uint32(uint32(after * groups) >> uint32(5)))
+        first = uint32(uint32(group * uint32(GROUP) + at) | uint32(UP))
+        if not wrapped and (after == uint32(GROUP) or following >= groups):
             first = uint32(first | uint32(LAST))
         return first, r[1]
 
     @ops.jit
-    def copy(r, s, first, rows, lane, j):
+    def copy(r, to, slot, first, rows, lane, j):
         if lane == 0:
-            size, full = uint32(r[1] * r[2]), uint32(r[5] + uint32(8) * s)
+            size, full = uint32(r[1] * r[2]), uint32(slot + uint32(FULL))
             row = uint32(first & uint32(PAIR))
             if first & uint32(UP):
                 row = uint32(row + j[3])
             expect(full, size)
-            copy_bulk(uint32(r[3] + s * size), advance(j[0], int64(row) * int64(r[2])), size, full)
+            copy_bulk(to, advance(j[0], int64(row) * int64(r[2])), size, full)
 
     @ops.jit
-    def arrive(r, s, lane):
+    def arrive(slot, lane):
         if lane == 0:
-            arrive_at(uint32(r[5] + uint32(8) * s))
+            arrive_at(uint32(slot + uint32(TOLD)))
+            arrive_at(uint32(slot + uint32(FULL)))
+
+    @ops.jit
+    def arrive_first(slot):  # for the finisher, which has seen no fill yet
+        arrive_at(uint32(slot + uint32(FULL)))
 
     @ops.jit
     def prefetch(r, first, rows, j):  # nobody asks for it
         return
 
     @ops.jit
-    def total(r, slot, rows, lane):
-        return float32(0.0)
-
-    @ops.jit
-    def finish(j, first, rows, lane, total):
+    def finish(r, at, j, first, rows, lane):
         return
 
     return SimpleNamespace(
-        arrivals=1 + 32, tickets=tickets, fill_of=fill_of, copy=copy, arrive=arrive, prefetch=prefetch,
-        total=total, finish=finish,
+        arrivals=1 + 32, tickets=tickets, fill_of=fill_of, copy=copy, arrive=arrive,
+        arrive_first=arrive_first, prefetch=prefetch, finish=finish,
     )  # fmt: skip
 
 
@@ -81,52 +84,57 @@ def _finisher(ops: SimpleNamespace) -> Any:
     """complete(ring, j, lane): the warp that takes the sums, and lets a slot be summed again."""
     from numba import cuda
 
-    asm, store, gated = ring.statements(), q8.warp_store(ops), swiglu.functions(ops).swiglu
+    asm, store, gated = ring.statements(), q8.warp_store(ops), swiglu.functions(ops).silu
     arrive, wait, load_word, total_of = (
         asm.barrier_arrive, asm.barrier_wait, asm.load_word, ring_feed.totals(ops),
     )  # fmt: skip
     hand_over, handed_over, take_back, advance = asm.hand_over, asm.handed_over, asm.take_back, ops.advance
-    bits, value = ops.bits_of_float, ops.float_of_bits
+    bits, value, mul = ops.bits_of_float, ops.float_of_bits, ops.mul
+    place = ring_block.places(ops)
+    start, go_on, after = place.start, place.go_on, place.after
+
+    @ops.jit
+    def words_of(j, told, lane):  # the lane's pair's, in the group that a fill belongs to
+        pair = uint32(uint32(uint32(told & uint32(PAIR)) & uint32(~uint32(GROUP - 1))) + uint32(lane))
+        return advance(j[2], int64(uint32(2) * pair))
+
+    @ops.jit
+    def told_of(j, at, lane):  # a fill's first row and its rows, what is there by now of its group
+        wait(uint32(at[2] + uint32(TOLD)), at[3])
+        rows = load_word(uint32(at[2] + uint32(COUNT)))
+        first = uint32(load_word(uint32(at[2] + uint32(FIRST))))
+        gate_word, up_word = uint32(0), uint32(0)
+        if rows != 0 and first & uint32(LAST):
+            gate_word, up_word = handed_over(words_of(j, first, lane))
+        return rows, first, gate_word, up_word
 
     @ops.jit
     def complete(r, j, lane):  # see above
-        s, phase = uint32(0), uint32(0)
-        while s < r[0]:
-            arrive(uint32(r[5] + uint32(8) * s))
-            s = uint32(s + uint32(1))
-        s, row = uint32(0), uint32(uint32(lane) & uint32(r[1] - uint32(1)))
-        while True:
-            full, odd = uint32(r[5] + uint32(8) * s), uint32(phase & uint32(1))
-            slot = uint32(s + odd * r[0])
-            wait(full, odd)
-            if load_word(uint32(r[8] + uint32(4) * slot)) == 0:
-                break
-            told = uint32(load_word(uint32(r[7] + uint32(4) * slot)))
-            arrive(full)
+        row, following = uint32(uint32(lane) & uint32(r[1] - uint32(1))), start(r)
+        coming = told_of(j, following, lane)
+        while coming[0] != 0:
+            at, told, gate_word, up_word = following, coming[1], coming[2], coming[3]
+            arrive(uint32(after(r, at[2]) + uint32(FULL)))
+            following = go_on(r, at)
+            coming = told_of(j, following, lane)
+            words, last, gate = words_of(j, told, lane), told & uint32(LAST), float32(0.0)
+            if last:
+                while not cuda.all_sync(0xFFFFFFFF, gate_word != uint32(0)):
+                    gate_word, up_word = handed_over(words)
+                gate = gated(value(uint32(~gate_word)))
+            wait(uint32(at[2] + uint32(SUMMED)), at[3])
             here = int32(lane - int32(told & uint32(GROUP - 1)))
-            mine, up, last = here >= 0 and here < int32(r[1]), told & uint32(UP), told & uint32(LAST)
-            group = uint32(uint32(told & uint32(PAIR)) >> uint32(5))
-            at = advance(j[2], int64(uint32(2) * (group * uint32(GROUP) + uint32(lane))))  # the lane's pair's
-            gate_word, up_word = uint32(0), uint32(0)
+            mine = here >= 0 and here < int32(r[1])
+            total = uint32(~uint32(bits(total_of(r, at[1], row))))
             if last:
-                gate_word, up_word = handed_over(at)
-            wait(uint32(r[6] + uint32(8) * slot), uint32(phase >> uint32(1)))
-            total = uint32(~uint32(bits(total_of(r, slot, row))))
-            if last:
-                own_gate = total if mine and not up else uint32(0)
-                own_up = total if mine and up else uint32(0)
-                gate_word, up_word = uint32(gate_word | own_gate), uint32(up_word | own_up)
-                while not cuda.all_sync(0xFFFFFFFF, gate_word != uint32(0) and up_word != uint32(0)):
-                    both = handed_over(at)
-                    gate_word, up_word = uint32(both[0] | own_gate), uint32(both[1] | own_up)
-                take_back(at)
-                h = gated(value(uint32(~gate_word)), value(uint32(~up_word)))
-                store(h, j[1], int32(group * uint32(GROUP_WORDS)))
+                while not cuda.all_sync(0xFFFFFFFF, mine or up_word != uint32(0)):
+                    gate_word, up_word = handed_over(words)
+                take_back(words)
+                up_word = total if mine else up_word
+                group = uint32(uint32(told & uint32(PAIR)) >> uint32(5))
+                store(mul(gate, value(uint32(~up_word))), j[1], int32(group * uint32(GROUP_WORDS)))
             elif mine:
-                hand_over(advance(at, int64(1) if up else int64(0)), total)
-            s = uint32(s + uint32(1))
-            if s == r[0]:
-                s, phase = uint32(0), uint32((phase + uint32(1)) & uint32(3))
+                hand_over(advance(words, int64(1) if told & uint32(UP) else int64(0)), total)
 
     return complete
 
@@ -135,8 +143,9 @@ def form(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
     """run(ring, x8, nbe, counter, j): all that a block does. Its last warp finishes, the one before feeds."""
     from numba import cuda
 
-    prepare, consume, job = ring_block.preparer(ops), ring_block.summer(ops, rows), gated_job(ops)
+    prepare, summer, job = ring_block.preparer(ops), ring_block.summer(ops, rows), gated_job(ops)
     make, await_them, arrivals = prepare.make, prepare.await_them, job.arrivals
+    me_of, first_of, consume = summer.me_of, summer.first_of, summer.consume
     feed, complete = ring_feed.feeder(ops, job, ring_feed.no_hooks(ops)), _finisher(ops)
 
     @ops.jit
@@ -147,11 +156,13 @@ def form(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
         if role == 1:
             make(r, lane, warps, 2, arrivals)
             feed(r, counter, j, 0)
-        else:
+        else:  # one place to wait for the block, see ring.cuh's ring_sum
+            me = me_of(r, thread, warps, 2, nbe)
+            first = first_of(x8, me, nbe)
             await_them(warps)
             if role == 0:
                 complete(r, j, lane)
             else:
-                consume(r, x8, thread, int32(warps - 2), nbe)
+                consume(r, first, x8, me, nbe)
 
     return run

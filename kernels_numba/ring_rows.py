@@ -22,6 +22,8 @@ from numba import int32, uint32
 from kernels_numba import ring
 
 THREADS = 256
+TOLD, FULL, EMPTY, SUMMED, FIRST, COUNT, SLOT = 0, 8, 16, 24, 32, 36, 40
+"""Where a slot's parts lie, four barriers and two words, and its size in bytes."""
 
 
 def butterflies(ops: SimpleNamespace, width: int = 32) -> SimpleNamespace:
@@ -68,37 +70,59 @@ def butterflies(ops: SimpleNamespace, width: int = 32) -> SimpleNamespace:
     return SimpleNamespace(one=one, two=two, four=four)
 
 
-def held_steps(ops: SimpleNamespace, rows: SimpleNamespace) -> dict[int, Any]:
-    """K -> function (x8, thread, nbe) -> (held, place) * K: a thread's activations of its first K units."""
-    hold, activation, place, pin, units = rows.hold, rows.activation, rows.place, rows.pin, rows.units
+def units_of(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
+    """unit(thread, k, nbe): of a thread's k-th step, or of its place in the first block if it owns none."""
+    units = rows.units
 
     @ops.jit
-    def step(x8, thread, k, nbe):  # -> held, place
+    def unit(thread, k, nbe):  # three int32
         mine = int32(thread + int32(k * THREADS))
-        owned = mine < int32(nbe * units)
-        u = mine if owned else int32(thread & (units - 1))
-        return hold(activation(x8, u), owned), pin(place(u, nbe))
+        return mine if mine < int32(nbe * units) else int32(thread & (units - 1))
+
+    return unit
+
+
+def held_steps(ops: SimpleNamespace, rows: SimpleNamespace) -> dict[int, Any]:
+    """K -> function (first, x8, thread, nbe) -> (held, place) * K: of a thread's first K units.
+
+    first: the first one's activations, loaded already.
+    """
+    hold, activation, place, pin, units = rows.hold, rows.activation, rows.place, rows.pin, rows.units
+    unit_of = units_of(ops, rows)
 
     @ops.jit
-    def one(x8, thread, nbe):  # K = 1
-        return step(x8, thread, 0, nbe)
+    def step(a, thread, k, nbe):  # -> held, place
+        owned = int32(thread + int32(k * THREADS)) < int32(nbe * units)
+        return hold(a, owned), pin(place(unit_of(thread, k, nbe), nbe))
 
     @ops.jit
-    def two(x8, thread, nbe):  # K = 2
-        a, b = step(x8, thread, 0, nbe), step(x8, thread, 1, nbe)
+    def later(x8, thread, k, nbe):  # the same, loaded now
+        return step(activation(x8, unit_of(thread, k, nbe)), thread, k, nbe)
+
+    @ops.jit
+    def one(first, x8, thread, nbe):  # K = 1
+        return step(first, thread, 0, nbe)
+
+    @ops.jit
+    def two(first, x8, thread, nbe):  # K = 2
+        a, b = step(first, thread, 0, nbe), later(x8, thread, 1, nbe)
         return a[0], a[1], b[0], b[1]
 
     @ops.jit
-    def three(x8, thread, nbe):  # K = 3
-        a, b, c = step(x8, thread, 0, nbe), step(x8, thread, 1, nbe), step(x8, thread, 2, nbe)
+    def three(first, x8, thread, nbe):  # K = 3
+        a, b, c = step(first, thread, 0, nbe), later(x8, thread, 1, nbe), later(x8, thread, 2, nbe)
         return a[0], a[1], b[0], b[1], c[0], c[1]
 
     return {1: one, 2: two, 3: three}
 
 
-def row_sums(ops: SimpleNamespace, rows: SimpleNamespace) -> dict[int, Any]:
-    """K -> function (row, steps, group) -> float32: a thread's K terms of one row, in ascending order."""
-    add, term, piece = ops.add, rows.term, rows.piece
+def row_sums(ops: SimpleNamespace, rows: SimpleNamespace) -> dict[int, SimpleNamespace]:
+    """K -> of(row, steps, group) -> float32: a thread's K terms of one row, in ascending order.
+
+    And last_of(row, steps, group, slot, last), of a pass's last row: if it is also the warp's last one of its
+    fill, the warp says so as soon as it has what it needs.
+    """
+    add, term, piece, leave = ops.add, rows.term, rows.piece, ring.statements().barrier_arrive_if
 
     @ops.jit
     def one(row, s, group):  # K = 1
@@ -114,32 +138,59 @@ def row_sums(ops: SimpleNamespace, rows: SimpleNamespace) -> dict[int, Any]:
         a, b, c = piece(row, s[1]), piece(row, s[3]), piece(row, s[5])
         return add(add(term(a, s[0], group), term(b, s[2], group)), term(c, s[4], group))
 
-    return {1: one, 2: two, 3: three}
+    @ops.jit
+    def leaving(p, held, group, slot, last):  # the term of piece p, which is all that is needed any more
+        leave(uint32(slot + uint32(EMPTY)), uint32(1) if last else uint32(0))
+        return term(p, held, group)
+
+    @ops.jit
+    def last1(row, s, group, slot, last):  # K = 1
+        return leaving(piece(row, s[1]), s[0], group, slot, last)
+
+    @ops.jit
+    def last2(row, s, group, slot, last):  # K = 2
+        a = term(piece(row, s[1]), s[0], group)
+        return add(a, leaving(piece(row, s[3]), s[2], group, slot, last))
+
+    @ops.jit
+    def last3(row, s, group, slot, last):  # K = 3
+        a = add(term(piece(row, s[1]), s[0], group), term(piece(row, s[3]), s[2], group))
+        return add(a, leaving(piece(row, s[5]), s[4], group, slot, last))
+
+    return {
+        1: SimpleNamespace(of=one, last_of=last1),
+        2: SimpleNamespace(of=two, last_of=last2),
+        3: SimpleNamespace(of=three, last_of=last3),
+    }
 
 
-def passes(ops: SimpleNamespace, row_sum: Any) -> dict[int, Any]:
-    """P -> function (row, stride, steps, group, lane, sums): P rows of a stage, row r's sum to sums[8 r]."""
-    store = ring.statements().store_float
+def passes(ops: SimpleNamespace, row_sum: SimpleNamespace) -> dict[int, Any]:
+    """P -> function (row, stride, steps, group, lane, sums, slot, last): P rows of a stage.
+
+    Row r's sum goes to sums[8 r]. last: the warp reads no more of the fill in this slot.
+    """
+    store, of, last_of = ring.statements().store_float, row_sum.of, row_sum.last_of
     reduce = butterflies(ops)
     sum1, sum2, sum4 = reduce.one, reduce.two, reduce.four
 
     @ops.jit
-    def one(row, stride, s, group, lane, sums):  # P = 1
-        total = sum1(row_sum(row, s, group), lane)
+    def one(row, stride, s, group, lane, sums, slot, last):  # P = 1
+        total = sum1(last_of(row, s, group, slot, last), lane)
         if lane == 0:
             store(sums, total)
 
     @ops.jit
-    def two(row, stride, s, group, lane, sums):  # P = 2
-        total = sum2(row_sum(row, s, group), row_sum(uint32(row + stride), s, group), lane)
+    def two(row, stride, s, group, lane, sums, slot, last):  # P = 2
+        a = of(row, s, group)
+        total = sum2(a, last_of(uint32(row + stride), s, group, slot, last), lane)
         if lane & 15 == 0:
             store(uint32(sums + uint32(lane) * uint32(2)), total)
 
     @ops.jit
-    def four(row, stride, s, group, lane, sums):  # P = 4
+    def four(row, stride, s, group, lane, sums, slot, last):  # P = 4
         r1, r2 = uint32(row + stride), uint32(row + uint32(2) * stride)
-        a, b = row_sum(row, s, group), row_sum(r1, s, group)
-        c, d = row_sum(r2, s, group), row_sum(uint32(r2 + stride), s, group)
+        a, b, c = of(row, s, group), of(r1, s, group), of(r2, s, group)
+        d = last_of(uint32(r2 + stride), s, group, slot, last)
         total = sum4(a, b, c, d, lane)
         if lane & 7 == 0:
             store(uint32(sums + uint32(lane) * uint32(4)), total)
@@ -147,29 +198,29 @@ def passes(ops: SimpleNamespace, row_sum: Any) -> dict[int, Any]:
     return {1: one, 2: two, 4: four}
 
 
-def half_passes(ops: SimpleNamespace, row_sum: Any) -> dict[int, Any]:
+def half_passes(ops: SimpleNamespace, row_sum: SimpleNamespace) -> dict[int, Any]:
     """P -> function as of `passes`, of 2 P rows: lanes 16 to 31 stand for the others, P rows further on.
 
     For a virtual warp of which 16 lanes at most own a unit. P is 4, or 1 with an argument more: whether the
     row is the only one, and both halves' own.
     """
-    store = ring.statements().store_float
+    store, of, last_of = ring.statements().store_float, row_sum.of, row_sum.last_of
     reduce = butterflies(ops, 16)
     sum1, sum4 = reduce.one, reduce.four
 
     @ops.jit
-    def one(row, stride, s, group, lane, sums, alone):  # P = 1
+    def one(row, stride, s, group, lane, sums, slot, last, alone):  # P = 1
         mine = row if alone or lane < 16 else uint32(row + stride)
-        total = sum1(row_sum(mine, s, group), lane)
+        total = sum1(last_of(mine, s, group, slot, last), lane)
         if lane == 0 or (lane == 16 and not alone):
             store(uint32(sums + uint32(lane) * uint32(2)), total)
 
     @ops.jit
-    def four(row, stride, s, group, lane, sums):  # P = 4
+    def four(row, stride, s, group, lane, sums, slot, last):  # P = 4
         mine = row if lane < 16 else uint32(row + uint32(4) * stride)
         r1, r2 = uint32(mine + stride), uint32(mine + uint32(2) * stride)
-        a, b = row_sum(mine, s, group), row_sum(r1, s, group)
-        c, d = row_sum(r2, s, group), row_sum(uint32(r2 + stride), s, group)
+        a, b, c = of(mine, s, group), of(r1, s, group), of(r2, s, group)
+        d = last_of(uint32(r2 + stride), s, group, slot, last)
         total = sum4(a, b, c, d, lane)
         if lane & 3 == 0:
             store(uint32(sums + uint32(lane) * uint32(8)), total)

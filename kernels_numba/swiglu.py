@@ -10,7 +10,7 @@ from probes.core.swiglu import EXP
 
 
 def functions(ops: SimpleNamespace) -> SimpleNamespace:
-    """exp(x) and swiglu(g, u), float32 each, for the GPU (`gpu_ops()`) or the CPU (`cpu_ops()`)."""
+    """exp(x), silu(g) and swiglu(g, u), float32 each, for the GPU (`gpu_ops()`) or the CPU (`cpu_ops()`)."""
     jit, mul, add, sub, divide = ops.jit, ops.mul, ops.add, ops.sub, ops.divide
     bits_of_float, float_of_bits = ops.bits_of_float, ops.float_of_bits
     magic_bits = EXP.magic_bits
@@ -39,7 +39,11 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
         return mul(mul(p, s), q)
 
     @jit
-    def swiglu(g, u):  # float32, float32 -> float32
-        return mul(divide(g, add(float32(1.0), exp(float32(-g)))), u)
+    def silu(g):  # float32 -> float32
+        return divide(g, add(float32(1.0), exp(float32(-g))))
 
-    return SimpleNamespace(exp=exp, swiglu=swiglu)
+    @jit
+    def swiglu(g, u):  # float32, float32 -> float32
+        return mul(silu(g), u)
+
+    return SimpleNamespace(exp=exp, silu=silu, swiglu=swiglu)

@@ -64,8 +64,8 @@ def consumer_warps(units: int) -> int:
 
 
 def stage_bytes(rows: int, row_stride: int) -> int:
-    """Shared memory of one stage: rows, a barrier; twice eight sums a row, a barrier, first row and count."""
-    return rows * row_stride + 8 + 2 * (rows * 4 * VIRTUAL_WARPS + 8 + 2 * 4)
+    """Shared memory of one stage: rows; twice eight sums a row, four barriers, first row and count."""
+    return rows * row_stride + 2 * (rows * 4 * VIRTUAL_WARPS + 4 * 8 + 2 * 4)
 
 
 def room(blocks_per_sm: int, facts: DeviceFacts) -> int:

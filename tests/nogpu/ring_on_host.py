@@ -191,6 +191,7 @@ class Block(numba_on_host.Cuda):
             barrier_init=self.init,
             barriers_ready=lambda: None,
             barrier_arrive=self.arrive,
+            barrier_arrive_if=lambda at, arrive: self.arrive(at) if arrive else None,
             barrier_expect=self.expect,
             barrier_wait=self.wait,
             bulk_copy=self.copy,

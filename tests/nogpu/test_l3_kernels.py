@@ -283,13 +283,20 @@ def fills(lib: ctypes.CDLL, groups: int, rows: int) -> tuple[NDArray[np.uint32],
 def test_tickets_name_each_row_once_and_a_group_s_parts_far_apart(
     l3_on_host: ctypes.CDLL, groups: int, rows: int
 ) -> None:
-    """The one that is told to be a group's last has its highest ticket: it waits for lower ones alone."""
+    """The one that is told to be a group's last has its highest ticket: it waits for lower ones alone.
+
+    Gate's rows come before all of up's, so that the last part is always one of up.
+    """
     row, last = fills(l3_on_host, groups, rows)
     np.testing.assert_array_equal(np.sort(row), np.arange(0, 64 * groups, rows))
     parts = 64 // rows
     by_group = np.argsort(row % (32 * groups) // 32, kind="stable").reshape(groups, parts)  # their tickets
     np.testing.assert_array_equal(last[by_group], np.eye(1, parts, parts - 1).repeat(groups, axis=0))
-    assert (np.diff(by_group, axis=1) > groups - 2 * parts).all()
+    gate, up = np.split(by_group, 2, axis=1)
+    assert gate.max() < groups * parts // 2 <= up.min()
+    assert (row[gate] < 32 * groups).all() and (row[up] >= 32 * groups).all()
+    assert (np.diff(up, axis=1) > groups - parts).all()
+    assert (up[:, -1] - gate[:, -1] >= groups * parts // 4).all()
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 5, 13, 64, 67])

@@ -41,7 +41,7 @@ int run_matmul_ring(const uint8_t* w, const uint8_t* x8, float* gu, uint32_t* co
                     int grid, int block, int64_t smem, unsigned seed) {
     return host::ring_launch(grid, block, smem, seed, [=] { l3_matmul_ring(w, x8, gu, counter, nbe, od, rows, stages); });
 }
-int run_form_c(const uint8_t* w, const uint8_t* x8, uint32_t* q8, probes::Word* words, uint32_t* counter, int nbe, int nf,
+int run_form_c(const uint8_t* w, const uint8_t* x8, uint32_t* q8, probes::Words* words, uint32_t* counter, int nbe, int nf,
                int rows, int stages, int grid, int block, int64_t smem, unsigned seed) {
     return host::ring_launch(grid, block, smem, seed, [=] {
         l3_form_c(w, x8, q8, words, counter, nbe, nf, rows, stages);

@@ -113,6 +113,11 @@ inline uint8_t* ring_memory() {
     uint8_t* start = host::memory[blockIdx.x].data();
     return start + (16 - reinterpret_cast<uintptr_t>(start) % 16) % 16;
 }
+inline uint32_t shared_address(const void* p) { return static_cast<const uint8_t*>(p) - ring_memory(); }
+template <class T>
+T* at_shared(uint32_t address) {
+    return reinterpret_cast<T*>(ring_memory() + address);
+}
 inline int ring_blocks() { return host::grid; }
 inline int ring_warps() { return host::threads / 32; }
 inline void block_arrive() { ++host::met[blockIdx.x]; }
@@ -131,6 +136,9 @@ inline void barrier_arrive(Barrier* b) {
     auto& s = host::state(b);
     --s.pending, ++host::progress;
     host::settle(s);
+}
+inline void barrier_arrive_if(Barrier* b, bool arrive) {
+    if (arrive) barrier_arrive(b);
 }
 inline void barrier_expect(Barrier* b, uint32_t bytes) {
     host::state(b).bytes += bytes;
@@ -169,16 +177,22 @@ inline void bulk_prefetch(const uint8_t* from, uint32_t bytes) {
     if (bytes == 0 || bytes % 16 || reinterpret_cast<uintptr_t>(from) % 16) host::fail(host::kBadCopy);
     ++host::prefetches;
 }
-inline void hand_over(unsigned long long* at, bool up, uint32_t sum) {
-    reinterpret_cast<uint32_t*>(at)[up] = sum;
+
+template <class W>
+void hand_over(W* at, bool up, uint32_t sum) {
+    (up ? at->up : at->gate) = sum;
     ++host::progress;
 }
-inline unsigned long long handed_over(const unsigned long long* at) {
-    const unsigned long long value = *at;
-    if (!(static_cast<uint32_t>(value) && value >> 32)) host::pause_or_hang();
-    return value;
+template <class W>
+W handed_over(const W* at) {
+    const W words = *at;
+    if (!words.gate || !words.up) host::pause_or_hang();
+    return words;
 }
-inline void take_back(unsigned long long* at) { *at = 0; }
+template <class W>
+void take_back(W* at) {
+    *at = {};
+}
 }  // namespace probes
 
 inline void __syncwarp() { __shfl_xor_sync(0xffffffffu, 0, 0); }
