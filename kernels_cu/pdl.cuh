@@ -10,7 +10,7 @@
 // A load alone does not stay above the wait: ptxas sinks it to where it is used. A prefetch stays, and so does a
 // load whose value has been used up.
 //
-// Everything a predecessor wrote is read by plain ld.global after the wait (common.cuh's `Plain`, or
+// Everything a predecessor wrote is read by plain ld.global after the wait (common.cuh's `Plain` and `Here`, or
 // through a pointer without __restrict__): a read-only load (ld.global.nc, __ldg) could be moved above it. Before sm_90 the
 // instructions do not exist and nothing is compiled for them.
 #pragma once

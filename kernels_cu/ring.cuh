@@ -12,6 +12,7 @@
 //   full    of the rows, to the consumers: who arrives is the job's affair (kArrivals), the feeder's lane 0 at least; a
 //           bulk copy's bytes are announced before, and the last of them completes the phase
 //   empty   of the rows, to the feeder: the consumers' lanes arrive, each after its last read, before it adds that up
+//           if it holds its activations
 //   summed  of the sums, to who takes them: the same lanes, after their last store
 //
 // Who takes the sums may be late by a whole phase, and could not tell one of a stage's phases from the next but one: so
@@ -20,8 +21,8 @@
 // Each lane arrives for itself. One of a warp's would do, after a __syncwarp, and is no faster (measured); but then
 // racecheck, which does not follow a lane's accesses through a __syncwarp to another's arrival, would name every other.
 // The feeder makes the barriers and goes on to fill every stage: it does not wait for the block, the block for it. The
-// consumers first load their activations. (The feeder must have been counted in before its first bulk copy: after that its
-// arrival at the block's barrier would wait for the bytes.)
+// consumers first load their activations. (It arrives at the block's barrier before its first bulk copy: the other way round
+// takes 1 us longer on an H200, as if that arrival waited for the bytes.)
 //
 // Reads before a consumer's arrival at `empty` precede the copy that the feeder issues after its wait; nothing but copies
 // ever writes a stage, so no proxy fence is needed past the barriers' initialisation.
@@ -99,7 +100,7 @@ struct RingPlace {
 };
 
 // Rows of a stage by one warp, then their warp sums, row r's to sums[8 * r]: P at once. Where 16 lanes at most own a unit
-// (Half), lanes 16 to 31 stand for them again, `P` rows further on (or, for the only row of a fill, for the same one).
+// (Half), lanes 16 to 31 stand for them again, `P` rows further on (or, where one row alone is left, for the same one).
 // last: the warp reads no more of this fill, and says so as soon as it has what it needs.
 template <class F, int K, int P, bool Half>
 __device__ __forceinline__ void ring_pass(const uint8_t* row, int stride, const typename F::template Steps<K>& steps,

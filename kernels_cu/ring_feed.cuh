@@ -4,7 +4,7 @@
 //
 //   kArrivals                           what completes `full` besides bulk copies' bytes
 //   kSums                               whether the feeder takes the sums, and finishes rows; who else does arrives at a
-//                                       stage's next `full` when it has seen a fill
+//                                       stage's next `full` in its own time
 //   tickets(ring)                       how many there are
 //   fill_of(ring, ticket)               which rows one names
 //   copy(ring, to, slot, fill, lane)    the whole feeder: they are to land in a stage
@@ -95,7 +95,7 @@ struct NoHooks {
 template <class Job>
 struct Tickets {
     const Job& job;
-    uint32_t all, step, next;  // next: the ticket after `coming`; where it is drawn, the answer is lane 0's
+    uint32_t all, step, next;  // next: the next one to be dealt; or the last draw's answer, lane 0's
     uint32_t base = 0, last = 0;
     Fill coming{0, 0};
 

@@ -12,9 +12,10 @@
 // are summed, sets the words back to 0 for the next launch, and quantises. If one is missing it waits, which cannot
 // hang as long as all blocks run at once: each finishes its tickets in ascending order, and every wait is for a lower one.
 //
-// The block has two warps more than its consumers: the feeder, and the finisher, which takes the sums. The finisher
-// arrives at a stage's next `full` as soon as it has seen the fill in it, whose sums lie in a slot of their own: it may be
-// late by a phase, as it is after it quantised, and the consumers need not wait for it.
+// The block has two warps more than its consumers: the feeder, and the finisher, which takes the sums. The finisher looks
+// a fill ahead. It arrives at the next `full` of a fill's stage once it has seen that fill and done with the one before,
+// whose sums would be overwritten else if there is one stage: it may be late by a phase, as it is after it quantised, and
+// the consumers need not wait for it.
 #pragma once
 
 #include "q8.cuh"

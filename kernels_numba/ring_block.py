@@ -148,9 +148,9 @@ def consumer(
     ops: SimpleNamespace, rows: SimpleNamespace, steps: Any, passes: dict[int, Any], most: int,
     half: bool = False,
 ) -> Any:  # fmt: skip
-    """consume(ring, first, x8, me, nbe): a warp whose activations are held, `most` (4, 2, 1) rows at once.
+    """consume(ring, given, x8, me, nbe): a warp whose activations are held, `most` (4, 2, 1) rows at once.
 
-    first: the activations of its threads' first units. half: twice as many rows, by a warp of which 16 lanes
+    given: the activations of its threads' first units. half: twice as many rows, by a warp of which 16 lanes
     at most own a unit.
     """
     asm, place = ring.statements(), places(ops)
@@ -192,7 +192,7 @@ def consumer(
 
 
 def any_consumer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
-    """consume(ring, first, x8, me, nbe): a warp whose activations come from memory each time.
+    """consume(ring, given, x8, me, nbe): a warp whose activations come from memory each time.
 
     It has more units than registers hold.
     """

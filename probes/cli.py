@@ -30,6 +30,13 @@ WINDOWS, QUICK_WINDOWS = 12, 8
 COMMANDS = "replay, selfcheck, readme, resources (each has its --help)"
 
 
+def folder(text: str) -> Path:
+    """A flag's folder; '' would be the one that the command runs in."""
+    if not text:
+        raise argparse.ArgumentTypeError(f"must name a folder, got {text!r}")
+    return Path(text)
+
+
 def parser(name: str) -> argparse.ArgumentParser:
     """Flags of one probe; of all together for name ''."""
     module = probe(name) if name else None
@@ -71,7 +78,7 @@ def parser(name: str) -> argparse.ArgumentParser:
     )
     p.add_argument(
         "--out",
-        type=Path,
+        type=folder,
         default=Path("out") / "runs",
         metavar="DIR",
         help="folder of this run's reports (default out/runs)",

@@ -40,7 +40,10 @@ def predict(facts: DeviceFacts, args: argparse.Namespace) -> Iterator[list[Row]]
     _show_q8()
     if args.sms is not None:
         partition.check(args.sms, facts.sms, partition.granularity(facts))
-        facts = partition.name_of(facts, args.sms) if args.sms != facts.sms else facts
+        if args.sms == facts.sms:  # the whole GPU
+            args = argparse.Namespace(**vars(args) | {"sms": None})
+        else:
+            facts = partition.name_of(facts, args.sms)
     asked = [b for b in BACKENDS if not args.backend or b in args.backend]
     blocks: dict[Backend, int] = {}
     if args.match_waves is not None:

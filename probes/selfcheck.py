@@ -127,7 +127,7 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument("--windows", type=int, default=cli.WINDOWS, metavar="N", help="ABBA windows per run")
     p.add_argument("--device", type=int, default=0, metavar="N", help="GPU index (default 0)")
     p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--out", type=Path, default=Path("out") / "runs", metavar="DIR")
+    p.add_argument("--out", type=cli.folder, default=Path("out") / "runs", metavar="DIR")
     p.add_argument("--record", action="store_true", help="replace the committed report under out/<device>/")
     p.add_argument("-q", "--quiet", action="store_true")
     args = p.parse_args(argv)

@@ -154,8 +154,8 @@ class Block(numba_on_host.Cuda):
             at[0] = word
 
     def handed_over(self, at: Pointer) -> tuple[Any, Any]:
-        """Both words at once, as a 64-bit load."""
-        assert at.offset % 2 == 0, "a 64-bit word is not aligned"
+        """Both words at once."""
+        assert at.offset % 2 == 0, "a pair of words is not aligned"
         with _BETWEEN:
             both = np.uint32(at[0]), np.uint32(at[1])
         if not all(both):
@@ -163,8 +163,8 @@ class Block(numba_on_host.Cuda):
         return both
 
     def take_back(self, at: Pointer) -> None:
-        """Both words at once, as a 64-bit store."""
-        assert at.offset % 2 == 0, "a 64-bit word is not aligned"
+        """Both words at once."""
+        assert at.offset % 2 == 0, "a pair of words is not aligned"
         with _BETWEEN:
             at[0], at[1] = 0, 0
 

@@ -253,6 +253,7 @@ def test_places_that_would_lose_something_are_refused(tmp_path: Path) -> None:
     refused(probes(*case, "--json", "x.md", cwd=tmp_path), "two files")
     refused(probes(*case, "--out", "out/nvidia-h200", cwd=tmp_path), "--record")
     refused(probes(*case, "--json", "", cwd=tmp_path), "--json must name a file")
+    refused(probes(*case, "--out", "", cwd=tmp_path), "--out: must name a folder, got ''")
     refused(probes(*case, "--md", "/", cwd=tmp_path), "--md must name a file")
     os.mkfifo(tmp_path / "pipe")
     refused(probes(*case, "--json", "pipe", cwd=tmp_path), "no regular file")

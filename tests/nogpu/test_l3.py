@@ -219,6 +219,10 @@ def test_a_predicted_partition_has_waves_but_no_time() -> None:
         predicted("--sms", "56")
 
 
+def test_as_many_sms_as_the_gpu_has_are_the_gpu() -> None:
+    assert predicted("--sms", "48") == predicted()
+
+
 def test_matched_waves_are_predicted_too() -> None:
     rows = [r for r in predicted("--match-waves", "1.5", facts=H200) if r.variant == "form_b"]
     assert {r.waves for r in rows} == {1.5}
