@@ -107,7 +107,7 @@ def everything(argv: list[str]) -> int:
     args = cli.parser("").parse_args(argv)
 
     def work() -> int:
-        from probes.core import report
+        from probes.core import report, store
         from probes.core.types import BadInput, ProbeError
 
         if args.list:
@@ -117,12 +117,18 @@ def everything(argv: list[str]) -> int:
             return 0
         if args.json or args.md:
             raise BadInput("--json and --md name one file; with several probes use --out DIR")
+        cli.check(args)
+        if not args.record:
+            store.check_writable(args.out / "l1.json")
         code, lines, judged = 0, [], []
+        failed: list[str] = []
         for name in cli.PROBES:
             try:
                 done = cli.run(name, cli.parser(name).parse_args(argv))
             except ProbeError as error:  # the other probes still run
-                print(f"error: {name}: {error}", file=sys.stderr)
+                if str(error) not in failed:
+                    print(f"error: {name}: {error}", file=sys.stderr)
+                failed.append(str(error))
                 code = max(code, error.exit_code)
                 lines.append(summary.line(name, None, str(error)))
                 continue
@@ -131,7 +137,8 @@ def everything(argv: list[str]) -> int:
             lines.append(summary.line(name, done))
         if judged:
             print(f"\n{report.verdict_table(judged, title='All verdicts')}")
-        print(f"\nSummary\n\n{report.table(summary.SUMMARY, lines, left=summary.SUMMARY)}")
+        if len(failed) < len(cli.PROBES):
+            print(f"\nSummary\n\n{report.table(summary.SUMMARY, lines, left=summary.SUMMARY)}")
         return code
 
     return cli.guarded(work)

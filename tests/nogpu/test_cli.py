@@ -157,6 +157,18 @@ def test_every_probe_together(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "runs" / "l1.json").exists()
 
 
+def test_what_stops_every_probe_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for argv, said in (
+        (("--windows", "1"), "--windows must be at least 2, got 1"),
+        (("--out", "file"), "cannot write"),
+        (("--mode", "predict", "--device-profile", "nothing"), "nothing"),
+    ):
+        run = probes(*argv, cwd=tmp_path, module="probes")
+        refused(run, said)
+        assert len(run.stderr.splitlines()) == 1 and not run.stdout, run.stderr
+
+
 def test_no_gguf_package(tmp_path: Path) -> None:
     (tmp_path / "gguf.py").write_text("raise ImportError('not here')")
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
