@@ -15,12 +15,13 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from probes.core import chains, decode
-from probes.core.bounds import MIN_BLOCKS
 from probes.core.cache import build_dir, cached, ptxas_resources
-from probes.core.layouts import LAYOUTS, Layout
-from probes.core.swiglu import EXP
 from probes.core.types import BadInput, Binary, Offline, Progress, Unavailable
+from probes.device.launch_bounds import MIN_BLOCKS
+from probes.formats import chains
+from probes.formats import layer as decode_layer
+from probes.formats.layouts import LAYOUTS, Layout
+from probes.formats.swiglu import EXP
 
 HERE = Path(__file__).parent
 
@@ -64,7 +65,7 @@ def constants_header() -> str:
         )
         lines.append(f"constexpr {kind};")
     lines += [f"constexpr int kMinBlocks_{form} = {blocks};" for form, blocks in MIN_BLOCKS.items()]
-    lines += [f"constexpr int kDecode_{name} = {v};" for name, v in decode.CONSTANTS._asdict().items()]
+    lines += [f"constexpr int kDecode_{name} = {v};" for name, v in decode_layer.CONSTANTS._asdict().items()]
     lines += [f"constexpr uint32_t kChain_{name} = {v}u;" for name, v in chains.CONSTANTS._asdict().items()]
     return "\n".join([*lines, "}  // namespace probes"]) + "\n"
 

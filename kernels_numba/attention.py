@@ -12,7 +12,7 @@ from typing import Any
 from numba import float32, int32, int64, uint16, uint32
 
 from kernels_numba import decode, pdl
-from probes.core.decode import CONSTANTS
+from probes.formats.layer import CONSTANTS
 
 THREADS = 256
 HEAD, HALF, GROUP, CHUNK, PART = (

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from kernels_numba import target
-from probes.core import bounds, ring
 from probes.core.cache import cached, ptxas_resources
-from probes.core.layouts import LAYOUTS, Layout
 from probes.core.types import BadInput, Binary, Offline, Progress, Resources, Unavailable
+from probes.device import launch_bounds, pipeline
+from probes.formats.layouts import LAYOUTS, Layout
 
 HERE = Path(__file__).parent
 _PACKAGES = ("numba", "numba-cuda", "cuda-core", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")
@@ -78,9 +78,9 @@ def _one(name: str, function: Any, signature: Any, arch: str, min_blocks: int) -
     from cuda.core import Linker, LinkerOptions, ObjectCode
     from numba import cuda
 
-    blocks = bounds.min_blocks(name, min_blocks)
+    blocks = launch_bounds.min_blocks(name, min_blocks)
     threads = getattr(function, "max_threads", 256)
-    launch_bounds = (threads, blocks) if blocks else threads
+    held = (threads, blocks) if blocks else threads
     try:
         ptx, _ = cuda.compile(
             function,
@@ -89,7 +89,7 @@ def _one(name: str, function: Any, signature: Any, arch: str, min_blocks: int) -
             device=False,
             abi="numba",
             output="ptx",
-            launch_bounds=launch_bounds,
+            launch_bounds=held,
         )
     except (
         ImportError,
@@ -166,7 +166,7 @@ def compiled(
             module,
             name,
             arch,
-            str(bounds.min_blocks(name, min_blocks)),
+            str(launch_bounds.min_blocks(name, min_blocks)),
             repr(layouts),
             _versions(),
             *common,
@@ -185,7 +185,7 @@ def binaries(
 
 def offline(module: str, arch: str, min_blocks: int = 0) -> list[Offline]:
     """Resources of every kernel of one module that `arch` has the instructions of; no GPU needed."""
-    able = [n for n in names(module) if ring.since(n) <= _capability(arch)]
+    able = [n for n in names(module) if pipeline.since(n) <= _capability(arch)]
     out = []
     for name, path in compiled(module, able, arch, min_blocks).items():
         resources = Resources(**json.loads((path.parent / "resources.json").read_text()))

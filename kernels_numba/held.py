@@ -21,7 +21,7 @@ from numba import float32, int32, int64, njit, types, uint32
 
 from kernels_numba import ops as _ops
 from kernels_numba import q6k, ring
-from probes.core.layouts import Layout
+from probes.formats.layouts import Layout
 
 MAGIC = 12582912.0
 """1.5 * 2^23: an integer below 2^22 added to its bits is the float MAGIC + integer."""

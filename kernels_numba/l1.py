@@ -18,7 +18,7 @@ from numba import float32, int32, int64, types, uint32
 
 from kernels_numba import q6k
 from kernels_numba.ops import gpu_ops
-from probes.core.layouts import LAYOUTS, Layout
+from probes.formats.layouts import LAYOUTS, Layout
 
 THREADS = 256
 _BYTES, _FLOATS, _WORDS = (

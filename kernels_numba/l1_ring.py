@@ -16,7 +16,7 @@ from numba import int32, types, uint32
 
 from kernels_numba import held, ring_block, ring_feed
 from kernels_numba.ops import gpu_ops
-from probes.core.layouts import LAYOUTS, Layout
+from probes.formats.layouts import LAYOUTS, Layout
 
 _BYTES, _FLOATS, _WORDS = (
     types.CPointer(types.uint8), types.CPointer(types.float32), types.CPointer(types.uint32),

@@ -21,8 +21,8 @@ from numba import float32, int32, int64, types, uint32, uint64
 from kernels_numba import attention, decode, l2_ring, pdl, q4k, q6k, q8, swiglu
 from kernels_numba.l1 import reductions
 from kernels_numba.ops import gpu_ops
-from probes.core.chains import CONSTANTS
-from probes.core.layouts import layout
+from probes.formats.chains import CONSTANTS
+from probes.formats.layouts import layout
 
 THREADS, WARPS, PAD_WORDS, PAD40 = 256, 8, 10, 40
 _BYTES, _HALVES, _FLOATS, _WORDS, _LONGS = (

@@ -15,7 +15,7 @@ from numba import int32, types, uint32
 
 from kernels_numba import held, pdl, q4k_held, ring, ring_block, ring_feed
 from kernels_numba.ops import gpu_ops
-from probes.core.layouts import layout
+from probes.formats.layouts import layout
 
 PAD_WORDS = 10
 _BYTES, _FLOATS, _WORDS, _LONGS = (

@@ -14,7 +14,7 @@ from typing import Any
 
 from numba import float32, int32, int64, uint32
 
-from probes.core.layouts import Layout
+from probes.formats.layouts import Layout
 
 PAD40 = 40
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from numba import float32, int32, uint32
 
-from probes.core.swiglu import EXP
+from probes.formats.swiglu import EXP
 
 
 def functions(ops: SimpleNamespace) -> SimpleNamespace:

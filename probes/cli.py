@@ -1,7 +1,7 @@
-"""One run of one probe: measured or predicted, judged, written.
+"""The command line: flags, one run of one probe, exit codes. Light: NumPy and CUDA load when a run starts.
 
-Exit codes: 0 verdicts reached, 1 something is wrong with the suite, 2 usage or bad input,
-3 some verdict is INCONCLUSIVE, 130 stopped by Ctrl-C with the finished rows kept.
+Exit codes: 0 verdicts reached, 1 something is wrong with the suite, 2 usage or bad input, 3 some verdict is
+INCONCLUSIVE, 130 stopped by Ctrl-C with the finished rows kept.
 """
 
 from __future__ import annotations
@@ -11,57 +11,106 @@ import errno
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from probes.core.types import BadInput, ProbeError, WrongResult
-from probes.flags import COMMANDS, QUICK_WINDOWS, WINDOWS, check, folder, parser
-from probes.registry import PROBES, digest, part, probe, stems
-
-__all__ = [
-    "COMMANDS", "PROBES", "WINDOWS", "check", "digest", "folder", "main", "parser", "part", "probe", "run",
-    "stems",
-]  # fmt: skip
+from probes.engine import probe
 
 if TYPE_CHECKING:
-    from probes.core.device import DeviceFacts
-    from probes.core.provenance import Head
-    from probes.core.rows import Row
+    from probes.engine.run import Run
+
+WINDOWS, QUICK_WINDOWS = 12, 8
+COMMANDS = "replay, selfcheck, readme, resources (each has its --help)"
 
 
-@dataclass
-class Run:
-    """One probe's run: its head, rows with verdicts, and extra sections."""
-
-    name: str
-    head: Head
-    rows: list[Row] = field(default_factory=list)
-
-    def verdicts(self) -> list[Row]:
-        """The rows that hold a verdict."""
-        return [r for r in self.rows if r.verdict]
+def folder(text: str) -> Path:
+    """A flag's folder; '' would be the one that the command runs in."""
+    if not text:
+        raise argparse.ArgumentTypeError(f"must name a folder, got {text!r}")
+    return Path(text)
 
 
-def check_places(name: str, args: argparse.Namespace, device: str) -> None:
-    """BadInput where the reports would replace each other or a committed one, or cannot be written."""
-    from probes.core import store
+def parser(name: str) -> argparse.ArgumentParser:
+    """Flags of one probe; of all together for name ''."""
+    table = probe.table(name) if name else None
+    text = table.QUESTION if table else f"every probe, one summary table; or, in place of flags: {COMMANDS}"
+    p = argparse.ArgumentParser(
+        prog=f"python -m probes{'.' + name if name else ''}",
+        description=text[0].upper() + text[1:],
+        allow_abbrev=False,
+        epilog="exit codes: 0 decided, 1 a fault of the suite, 2 bad input, 3 INCONCLUSIVE, 130 stopped",
+    )
+    p.add_argument("--list", action="store_true", help="print cases, variants and bars, and stop")
+    p.add_argument("--mode", choices=["measure", "predict"], help="default: measure where there is a GPU")
+    p.add_argument("--device", type=int, default=0, metavar="N", help="GPU index (default 0)")
+    p.add_argument(
+        "--device-profile",
+        default="gb10",
+        metavar="NAME",
+        help="GPU to predict for: gb10 (default), h200, ...",
+    )
+    p.add_argument(
+        "--backend", action="append", choices=["cu", "numba"], help="only this backend (repeatable)"
+    )
+    p.add_argument("--quick", action="store_true", help="fewer cases and windows: under 20 s on a GPU")
+    p.add_argument(
+        "--windows",
+        type=int,
+        metavar="N",
+        help=f"ABBA windows per case (default {WINDOWS}; {QUICK_WINDOWS} with --quick)",
+    )
+    p.add_argument(
+        "--processes", type=int, default=1, metavar="N", help="repeat in N fresh processes and pool them"
+    )
+    p.add_argument("--seed", type=int, default=0, help="of weights, orders and intervals (default 0)")
+    p.add_argument("--blocks-per-sm", type=int, metavar="N", help="hold every kernel to N blocks per SM")
+    p.add_argument(
+        "--counters",
+        action="store_true",
+        help="add the profiler's DRAM bytes, durations, DRAM and issue rates (needs ncu)",
+    )
+    p.add_argument(
+        "--out",
+        type=folder,
+        default=Path("out") / "runs",
+        metavar="DIR",
+        help="folder of this run's reports (default out/runs)",
+    )
+    p.add_argument("--json", type=Path, metavar="PATH", help="write the rows here instead")
+    p.add_argument("--md", type=Path, metavar="PATH", help="write the report as Markdown here instead")
+    p.add_argument("--record", action="store_true", help="replace the committed report under out/<device>/")
+    p.add_argument("-q", "--quiet", action="store_true", help="no progress lines, verdicts only")
+    p.add_argument("--once", action="store_true", help=argparse.SUPPRESS)  # a child of --counters
+    if table:
+        p.add_argument("--case", action="append", metavar="ID", help="only this case (repeatable)")
+        table.add_flags(p)
+    return p
 
-    rows, text = json_path(name, args, device), md_path(name, args, device)
-    if rows.resolve() == text.resolve():
-        raise BadInput(f"rows and Markdown would both go to {rows}: give --json and --md two files")
-    kept = Path("out").resolve()
-    for path in (rows, text):
-        folder = path.resolve().parent
-        if not args.record and folder.parent == kept and folder.name not in ("runs", "build"):
-            raise BadInput(f"{path} is a committed report's place, which only --record replaces")
-    for path in (rows, text):
-        store.check_writable(path)
+
+def check(args: argparse.Namespace) -> None:
+    """BadInput for flags that no run of any probe could honour."""
+    for flag, value, least in (
+        ("--processes", args.processes, 1),
+        ("--windows", args.windows, 2),
+        ("--blocks-per-sm", args.blocks_per_sm, 1),
+        ("--seed", args.seed, 0),
+        ("--device", args.device, 0),
+    ):
+        if value is not None and not least <= value < 2**31:
+            bound = f"at least {least}" if value < least else "below 2^31"
+            raise BadInput(f"{flag} must be {bound}, got {value}")
+    if args.blocks_per_sm is not None and args.blocks_per_sm > 32:
+        raise BadInput(f"--blocks-per-sm must be at most 32, got {args.blocks_per_sm}")
+    if args.record and (args.json or args.md):
+        raise BadInput("--record says where the report goes: leave out --json and --md")
+    for flag, path in (("--json", args.json), ("--md", args.md)):
+        if path is not None and not path.name:
+            raise BadInput(f"{flag} must name a file, got {str(path)!r}")
 
 
 def teller(quiet: bool) -> Callable[[str], None]:
-    """Progress lines on standard error, at most a few a second."""
+    """Progress lines on standard error."""
     started = time.monotonic()
 
     def tell(line: str) -> None:
@@ -71,7 +120,7 @@ def teller(quiet: bool) -> Callable[[str], None]:
     return tell
 
 
-def decide_mode(args: argparse.Namespace) -> str:
+def mode_of(args: argparse.Namespace) -> str:
     """measure or predict; the flag, or whether a GPU answers."""
     if args.mode:
         return str(args.mode)
@@ -82,125 +131,11 @@ def decide_mode(args: argparse.Namespace) -> str:
 
 def run(name: str, args: argparse.Namespace) -> Run:
     """Run one probe and write its reports as it goes. Raises ProbeError, WrongResult, KeyboardInterrupt."""
-    from probes.core import provenance, report, store
+    from probes.engine import run as engine
 
     check(args)
-    tell = teller(args.quiet)
-    mode = decide_mode(args)
-    if args.record and mode == "predict":
-        raise BadInput("--record keeps measured reports only, and this run would predict: it needs a GPU")
-    if mode == "predict" and args.counters:
-        raise BadInput("--counters reads a GPU's counters, and this run would predict: it needs a GPU")
-    bounds = getattr(probe(name), "BOUNDS_RECORDED", ())
-    if mode == "predict" and args.blocks_per_sm and args.blocks_per_sm not in bounds:
-        known = f"l3 alone is recorded for it, with {' or '.join(map(str, probe('l3').BOUNDS_RECORDED))}"
-        raise BadInput(f"--blocks-per-sm {args.blocks_per_sm} compiles {name} anew and needs a GPU; {known}")
-    for flag in ("quick", "case", "backend", "variant", "arm", "kv", "layout", "form"):
-        if args.record and getattr(args, flag, None):
-            raise BadInput(f"--record keeps whole runs: leave out --{flag}")
     args.windows = args.windows or (QUICK_WINDOWS if args.quick else WINDOWS)
-    steps: Any
-    if mode == "measure":
-        from probes.bench import Bench
-        from probes.gpu import facts as live
-
-        gpu = live.open_gpu(args.device)
-        bench = Bench(gpu, args.seed, args.windows, tell)
-        if args.processes == 1:
-            bench.reserve()
-        facts, neighbours = gpu.facts, live.neighbours(args.device, own_context=True)
-        driver: str | None = f"{live.driver_version()} ({gpu.driver})"
-        steps = pooled(name, args, tell) if args.processes > 1 else part(name, "measure").measure(bench, args)
-    else:
-        from probes.core import device
-
-        facts, neighbours, driver = device.load(args.device_profile), [], None
-        steps = part(name, "report").predict(facts, args)
-        steps = chain(list(islice(steps, 1)), steps)  # a mistake is told before anything is said
-    head = provenance.collect(
-        mode=mode, device=facts.slug, seed=args.seed,
-        kernels_sha256=digest(file_of(name, args), facts.slug), driver=driver, neighbours=neighbours,
-        device_facts=described(facts), extra_versions=toolchain() if mode == "measure" else {},
-    )  # fmt: skip
-    check_places(name, args, facts.slug)
-    done = Run(name, head)
-    print(report.first_line(head), end="\n\n", flush=True)
-    path = json_path(name, args, facts.slug)
-    # a committed report is replaced by a finished run only: until then the rows go to the runs folder
-    working = Path(args.out) / path.name if args.record else path
-    with store.ReportFile(working, head) as file:
-        for rows in steps:
-            file.add(*rows)
-            done.rows = file.rows
-            shown = [r for r in rows if not r.case.startswith(report.SWEEP)]
-            if shown and not args.quiet and not args.once:
-                print(report.case_table(shown), end="\n\n", flush=True)
-        if mode == "measure" and not args.once:
-            if args.counters:
-                from probes import profiling
-
-                file.add(*profiling.attach(name, args, file.rows, tell))
-            if not args.quick:
-                from probes import profiling
-
-                profiling.explain(name, facts.arch, args, file.rows)
-            file.add(*part(name, "report").judge(file.rows, args.seed))
-            head.neighbours += [n for n in live.neighbours(args.device, True) if n not in head.neighbours]
-    done.rows = file.rows
-    if args.record:
-        store.write_json(path, head, done.rows)
-    if not args.once:
-        text, pieces = md_path(name, args, facts.slug), part(name, "report")
-        extra = pieces.sections(done.rows, True)
-        if hasattr(pieces, "plots"):  # drawn beside the report, which shows them
-            extra += pieces.plots(done.rows, text)
-        title = f"{name.upper()}: {PROBES[name]}"
-        store.write_text(text, report.document(title, head, done.rows, True, extra))
-    return done
-
-
-def described(facts: DeviceFacts) -> dict[str, Any]:
-    """A device's facts for a report's head: counts, sizes and rates, not where they come from."""
-    from dataclasses import asdict
-
-    return {k: v for k, v in asdict(facts).items() if k not in ("sources", "match") and v is not None}
-
-
-def toolchain() -> dict[str, str]:
-    """The version of nvcc, where there is one."""
-    from kernels_cu import build
-    from probes.core.types import Unavailable
-
-    try:
-        return {"nvcc": build.compiler_version()}
-    except Unavailable:
-        return {}
-
-
-def pooled(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> Any:
-    """Rows of `--processes` fresh processes with their samples joined, case by case."""
-    from probes import processes
-
-    yield from processes.pooled(name, args, tell)
-
-
-def file_of(name: str, args: argparse.Namespace) -> str:
-    """File name of a run's reports, without suffix: a probe may tell its runs apart."""
-    module = probe(name)
-    return str(module.stem(args)) if hasattr(module, "stem") else name
-
-
-def json_path(name: str, args: argparse.Namespace, device: str) -> Path:
-    """Where the rows go: --json, the committed report with --record, else the runs folder."""
-    if args.json:
-        return Path(args.json)
-    folder = Path("out") / device if args.record else Path(args.out)
-    return folder / f"{file_of(name, args)}.json"
-
-
-def md_path(name: str, args: argparse.Namespace, device: str) -> Path:
-    """Where the Markdown goes: --md, or beside the rows."""
-    return Path(args.md) if args.md else json_path(name, args, device).with_suffix(".md")
+    return engine.run(name, mode_of(args), args, teller(args.quiet))
 
 
 def guarded(work: Callable[[], int]) -> int:
@@ -239,7 +174,7 @@ def main(name: str, argv: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         if args.list:
-            print("\n".join(probe(name).listing()))
+            print("\n".join(probe.table(name).listing()))
             return 0
         done = run(name, args)
         return 0 if args.once else show(done)  # the profiler takes any other code for a failure
@@ -249,14 +184,14 @@ def main(name: str, argv: Sequence[str] | None = None) -> int:
 
 def show(done: Run) -> int:
     """Print verdicts and sections; returns the exit code."""
-    from probes.core import report
+    from probes.report import tables
 
     for line in (*done.head.neighbours, *done.head.notes):
         print(f"NOTE: {line}")
-    for section in part(done.name, "report").sections(done.rows, False):
+    for section in probe.report(done.name).sections(done.rows, False):
         print(f"\n{section}")
     if done.head.mode == "measure":
-        print(f"\n{report.verdict_table(done.rows)}")
+        print(f"\n{tables.verdict_table(done.rows)}")
     return code_of(done)
 
 
@@ -265,9 +200,10 @@ def code_of(done: Run) -> int:
 
     A sweep over launches judges nothing, and is done when it is through.
     """
-    from probes.core import report, verdict
+    from probes.engine import sweep
+    from probes.verdict import bars
 
-    if any(report.POINT in r.variant for r in done.rows):
+    if sweep.swept(done.rows):
         return 0
     reached = [r.verdict for r in done.verdicts()]
-    return 3 if done.head.mode == "measure" and not reached else verdict.exit_code(reached)
+    return 3 if done.head.mode == "measure" and not reached else bars.exit_code(reached)

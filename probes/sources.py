@@ -17,10 +17,10 @@ import kernels_cu
 import kernels_numba
 from kernels_cu import build
 from probes import cli
-from probes.core.bounds import MIN_BLOCKS
 from probes.core.digest import kernels_digest
-from probes.core.layouts import LAYOUTS
-from probes.core.swiglu import EXP
+from probes.device.launch_bounds import MIN_BLOCKS
+from probes.formats.layouts import LAYOUTS
+from probes.formats.swiglu import EXP
 
 CU = Path(kernels_cu.__file__).parent
 NUMBA = Path(kernels_numba.__file__).parent

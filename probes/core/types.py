@@ -21,6 +21,14 @@ VIRTUAL_THREADS = 256
 
 Source = Literal["measured", "predicted", "recorded"]
 Backend = Literal["numba", "cu"]
+BACKENDS: tuple[Backend, ...] = ("cu", "numba")
+"""Both languages; C++ decides a verdict, Numba stands beside it."""
+
+Role = Literal[
+    "variant", "again", "choice", "read", "ceiling", "kernel", "alone", "gap", "point", "verdict"
+]  # fmt: skip
+"""What a row is: a variant; one again (A/A); what a dispatcher chose; a plain read; the large read; one kernel of
+a chain by its resources, or alone under the profiler; the gap of an empty pair; a point of a sweep; a verdict."""
 
 
 class ProbeError(Exception):

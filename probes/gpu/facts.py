@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from probes.core import device
-from probes.core.device import DeviceFacts
 from probes.core.types import BadInput, Unavailable
+from probes.device import facts as profiles
+from probes.device.facts import DeviceFacts
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def open_gpu(index: int = 0) -> Gpu:
     dev.set_current()
     p = dev.properties
     cc = dev.compute_capability
-    profile = device.find(dev.name)
+    profile = profiles.find(dev.name)
     warps = p.max_threads_per_multiprocessor // p.warp_size
     nominal = (
         2.0 * p.memory_clock_rate * 1e3 * p.global_memory_bus_width / 8 if p.memory_clock_rate > 0 else 0.0

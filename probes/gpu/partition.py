@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from probes.core.device import DeviceFacts
 from probes.core.types import BadInput, Unavailable
+from probes.device.facts import DeviceFacts
 from probes.gpu.driver import call
 from probes.gpu.facts import Gpu
 

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.core import stats
 from probes.core.types import LaunchConfig, Progress, WrongResult
 from probes.gpu.driver import call
 from probes.gpu.graph import Graph, capture
 from probes.gpu.kernels import Kernel, Launch, Step
 from probes.gpu.memory import Buffer
+from probes.verdict import intervals
 
 F64 = NDArray[np.float64]
 
@@ -150,7 +150,7 @@ def sample(
     """
     from cuda.core import EventOptions
 
-    order = stats.abba(len(arms), windows, seed)
+    order = intervals.abba(len(arms), windows, seed)
     times = np.full((len(arms), windows, 2), np.nan)
     clocks = np.full((len(arms), windows, 2), np.nan)
     steps = order.shape[1]

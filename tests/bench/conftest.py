@@ -36,8 +36,8 @@ def gpu_timed(benchmark: Any, bench: Any) -> Callable[..., None]:
 
     extra_info then holds the facts, the ratio with its interval, the noise floor and the bar's verdict.
     """
-    from probes.core import stats, verdict
     from probes.gpu.timing import replay_s
+    from probes.verdict import bars, intervals
 
     def timed(arm: Any, base: Any, bar: str, **facts: Any) -> None:
         seen: list[tuple[float, float, float]] = []
@@ -49,9 +49,9 @@ def gpu_timed(benchmark: Any, bench: Any) -> Callable[..., None]:
 
         benchmark.pedantic(step, rounds=ROUNDS, iterations=1, warmup_rounds=1)
         own, first, last = np.array(seen[1:]).T
-        found = stats.interval(2 * own / (first + last), bench.seed)
-        floor = stats.noise_floor([last / first], bench.seed)
-        decided = verdict.judge_ratio(found.ratio, found.low, found.high, floor, verdict.bar(bar))
+        found = intervals.interval(2 * own / (first + last), bench.seed)
+        floor = intervals.noise_floor([last / first], bench.seed)
+        decided = bars.judge_ratio(found.ratio, found.low, found.high, floor, bars.bar(bar))
         benchmark.extra_info.update(
             facts, bitwise=True, ratio_to_baseline=found.ratio, ratio_low=found.low, ratio_high=found.high,
             noise_floor=floor, verdict=decided.verdict, reason=decided.reason,

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probes.core import packing, q4k, q6k, q8
-from probes.core.layouts import LAYOUTS, Layout
-from probes.core.packing import pack, unpack
 from probes.core.types import Shape
+from probes.formats import packing, q4k, q6k, q8
+from probes.formats.layouts import LAYOUTS, Layout
+from probes.formats.packing import pack, unpack
 
 SHAPE = Shape(5120, 13824)  # ffn_down of a 14B model, 58 MB
 ROUNDS = 7

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from probes import cli, l2
-from probes.core import store
-from probes.core.rows import Row
+from probes.report import store
+from probes.report.rows import Row
 
 pytestmark = pytest.mark.gpu
 

@@ -10,10 +10,10 @@ import pytest
 
 from probes import l1, l1_launch
 from probes.bench import BACKENDS, bits, cap_smem
-from probes.core import checksum, layouts, packing, q6k, q8
-from probes.core.layouts import LAYOUTS, Layout
-from probes.core.occupancy import occupancy
 from probes.core.types import Backend, BadInput, LaunchConfig, Shape, Unavailable, WrongResult
+from probes.device.occupancy import occupancy
+from probes.formats import checksum, layouts, packing, q6k, q8
+from probes.formats.layouts import LAYOUTS, Layout
 from tests.gpu.backends import built, of, sized
 
 pytestmark = pytest.mark.gpu
@@ -211,8 +211,8 @@ def test_a_fifth_layout_runs_with_one_row(bench: Any) -> None:
     """Both twins take a made-up layout from its row alone."""
     from kernels_cu import build
     from kernels_numba import compile as numba_compile
-    from probes.core.layouts import Piece
     from probes.core.types import Binary
+    from probes.formats.layouts import Piece
     from probes.gpu.kernels import bind
 
     mirror = Layout(

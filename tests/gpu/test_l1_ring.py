@@ -9,9 +9,10 @@ import pytest
 
 from probes import l1_ring
 from probes.bench import BACKENDS, bits
-from probes.core import packing, q6k, q8, ring
-from probes.core.layouts import LAYOUTS
 from probes.core.types import Shape, Unavailable
+from probes.device import pipeline
+from probes.formats import packing, q6k, q8
+from probes.formats.layouts import LAYOUTS
 from probes.l1_ring import Geometry
 from tests.gpu.backends import built, of, sized
 
@@ -44,12 +45,12 @@ def kernels(bench: Any) -> dict[str, Any]:
 
 def needs(bench: Any, form: str) -> None:
     """Skip where this GPU has no such copies."""
-    why, since = ring.NEEDS[form]
+    why, since = pipeline.NEEDS[form]
     if bench.gpu.facts.compute_capability < since:
         pytest.skip(f"{why}, this GPU is {bench.gpu.facts.arch}")
 
 
-@pytest.mark.parametrize("form", ring.NEEDS)
+@pytest.mark.parametrize("form", pipeline.NEEDS)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("shape", sized(SHAPES, SMALL), ids=str)
 def test_a_ring_equals_the_oracle(bench: Any, kernels: Any, backend: str, shape: Shape, form: str) -> None:
@@ -82,7 +83,7 @@ def test_a_ring_equals_the_oracle(bench: Any, kernels: Any, backend: str, shape:
                 assert counter.download(np.uint32, 1)[0] == 0, what
 
 
-@pytest.mark.parametrize("form", ring.NEEDS)
+@pytest.mark.parametrize("form", pipeline.NEEDS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_replays_give_the_same_bits_and_leave_the_counter_at_zero(
     bench: Any, kernels: Any, backend: str, form: str

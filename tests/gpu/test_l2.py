@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from probes import cli, l2, l2_chains, l2_decode, l2_launch, l2_make, l2_measure
 from probes.bench import BACKENDS
-from probes.core import chains, checksum, decode
-from probes.core.decode import TINY
-from probes.core.layouts import layout
-from probes.core.packing import pack
 from probes.core.types import LaunchConfig, Unavailable
+from probes.formats import chains, checksum
+from probes.formats import layer as decode_layer
+from probes.formats.layer import TINY
+from probes.formats.layouts import layout
+from probes.formats.packing import pack
 from probes.gpu.graph import capture
 from probes.gpu.kernels import Launch, int32
 from probes.gpu.memory import Buffer
@@ -54,15 +55,15 @@ def device(stack: ExitStack, arrays: dict[str, NDArray[Any]]) -> dict[str, Buffe
     return {name: stack.enter_context(Buffer.of(a)) for name, a in arrays.items()}
 
 
-def tiny(kv: int, stack: ExitStack) -> tuple[decode.Data, NDArray[Any], dict[str, Buffer]]:
-    data, cache = decode.data(TINY, 3), decode.cache(TINY, kv, 4)
+def tiny(kv: int, stack: ExitStack) -> tuple[decode_layer.Data, NDArray[Any], dict[str, Buffer]]:
+    data, cache = decode_layer.data(TINY, 3), decode_layer.cache(TINY, kv, 4)
     sizes = l2_chains.activation_bytes(kv, TINY)
     found = device(
         stack,
         {
             **{name: np.full(size, 0xFF, np.uint8) for name, size in sizes.items()},
             "in": data.hidden, "out": data.hidden * np.nan, "gamma0": data.gamma[0], "gamma1": data.gamma[1],
-            "table": decode.rope_table(kv - 1), "w.qkv": data.qkv, "w.o": data.o, "w.gate_up": data.gate_up,
+            "table": decode_layer.rope_table(kv - 1), "w.qkv": data.qkv, "w.o": data.o, "w.gate_up": data.gate_up,
             "w.down": pack(data.down, layout("dpl")), "w.cache": cache,
         },
     )  # fmt: skip
@@ -78,7 +79,7 @@ def test_every_kernel_of_a_layer_equals_the_oracle(
     mine = of(kernels, backend)
     with ExitStack() as stack:
         data, cache, buffers = tiny(kv, stack)
-        want = decode.run_layer(data, cache, data.hidden, decode.rope_table(kv - 1), TINY)
+        want = decode_layer.run_layer(data, cache, data.hidden, decode_layer.rope_table(kv - 1), TINY)
         at = {name: b.address for name, b in buffers.items()}
         for step in l2_chains.decode_steps(kv, TINY):
             enqueue(bench, mine, step, kind, at)

@@ -10,11 +10,12 @@ import pytest
 
 from probes import cli, l2, l2_chains, l2_launch, l2_make, l2_ring
 from probes.bench import BACKENDS
-from probes.core import decode, q4k, q6k, q8
-from probes.core.layouts import layout
-from probes.core.packing import pack
-from probes.core.tuning import ChainRing, Geometry
 from probes.core.types import LaunchConfig, Shape, Unavailable
+from probes.device.tuning import ChainRing, Geometry
+from probes.formats import layer as decode_layer
+from probes.formats import q4k, q6k, q8
+from probes.formats.layouts import layout
+from probes.formats.packing import pack
 from probes.gpu.graph import capture
 from probes.gpu.kernels import Launch, int32
 from probes.gpu.memory import Buffer
@@ -49,7 +50,7 @@ class Placed:
 
     def __init__(self, bench: Any, m: Matrix, stack: ExitStack) -> None:
         self.bench, self.m = bench, m
-        self.raw = decode.weights(m.shape, 3, "q4_K" if m.form == "q4k" else "q6_K")
+        self.raw = decode_layer.weights(m.shape, 3, "q4_K" if m.form == "q4k" else "q6_K")
         self.x8 = l2_ring.activations(m, 4)
         stored = self.raw if m.form == "q4k" else pack(self.raw, layout("dpl"))
         self.w = stack.enter_context(Buffer.of(stored))

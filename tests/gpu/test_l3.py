@@ -14,8 +14,8 @@ import pytest
 
 from probes import cli, l3, l3_measure
 from probes.bench import BACKENDS
-from probes.core.occupancy import occupancy
 from probes.core.types import BadInput, Unavailable, WrongResult
+from probes.device.occupancy import occupancy
 from tests.gpu import backends
 
 pytestmark = pytest.mark.gpu
@@ -170,7 +170,7 @@ def test_a_models_own_q4k_tensors(bench: Any, tmp_path: Any) -> None:
     from pathlib import Path
 
     from probes import cli, l3
-    from probes.core import store
+    from probes.report import store
 
     pytest.importorskip("gguf")
     real = Path(__file__).parents[1] / "data" / "minilm-q4k-64rows.gguf"

@@ -12,11 +12,11 @@ import pytest
 
 from probes import cli, l3, l3_arms, l3_launch
 from probes.bench import BACKENDS
-from probes.core import store
-from probes.core.tuning import Geometry
 from probes.core.types import Unavailable
+from probes.device.tuning import Geometry
 from probes.gpu import timing
 from probes.gpu.partition import partition
+from probes.report import store
 from tests.gpu import backends
 
 pytestmark = pytest.mark.gpu

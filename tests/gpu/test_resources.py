@@ -8,9 +8,9 @@ import pytest
 
 from probes import cli
 from probes.bench import BACKENDS
-from probes.core import recorded, ring
-from probes.core.occupancy import occupancy, waves
 from probes.core.types import Unavailable
+from probes.device import pipeline, resources
+from probes.device.occupancy import occupancy, waves
 
 pytestmark = pytest.mark.gpu
 
@@ -36,9 +36,9 @@ def test_predicted_occupancy_is_the_drivers(bench: Any, stem: str, backend: Any)
     except Unavailable as error:
         pytest.skip(str(error))
     assert kernels
-    known = recorded.load_resources()
+    known = resources.load_resources()
     for name, kernel in kernels.items():
-        if facts.compute_capability < ring.since(name):
+        if facts.compute_capability < pipeline.since(name):
             continue  # there is no code of it here
         if facts.arch in ("sm_90", "sm_121") and (backend, name, facts.arch) in known:
             mine = known[backend, name, facts.arch]

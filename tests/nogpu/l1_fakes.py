@@ -17,22 +17,24 @@ import pytest
 from probes import bench as bench_module
 from probes import l1, l1_arms, l1_ring
 from probes.bench import Bench
-from probes.core import checksum, device, q6k, ring
-from probes.core.layouts import layout
-from probes.core.occupancy import occupancy
-from probes.core.packing import unpack
-from probes.core.rows import Row
 from probes.core.types import Resources, Shape
+from probes.device import facts as profiles
+from probes.device import pipeline
+from probes.device.occupancy import occupancy
+from probes.formats import checksum, q6k
+from probes.formats.layouts import layout
+from probes.formats.packing import unpack
 from probes.gpu import counters, timing
 from probes.gpu.kernels import Launch
 from probes.gpu.timing import Samples
+from probes.report.rows import Row
 
 CASES = (
     l1.Case("ffn_down_14b", Shape(40, 10240), {"14b": 2}),
     l1.Case("attn_v_14b", Shape(24, 512), {"14b": 3}),
     l1.Case("ffn_down_7b", Shape(24, 18944), {"7b": 1}),
 )
-FACTS = replace(device.load("h200"), sms=2, l2_bytes=1024, slug="two-sms")
+FACTS = replace(profiles.load("h200"), sms=2, l2_bytes=1024, slug="two-sms")
 
 
 class HostBuffer:
@@ -112,8 +114,8 @@ def enqueue(self: Launch, stream: Any) -> None:
     w, x8, out, *rest = args
     if form in ("ring", "async"):
         counter, nbe, stride, od, rows, stages = rest
-        assert self.config.smem_bytes == stages * ring.stage_bytes(rows, stride)
-        assert self.config.block == 32 * (ring.consumer_warps(nbe * 8) + 1)
+        assert self.config.smem_bytes == stages * pipeline.stage_bytes(rows, stride)
+        assert self.config.block == 32 * (pipeline.consumer_warps(nbe * 8) + 1)
         assert not counter or at(counter, np.uint32, 1)[0] == 0
     else:
         (nbe, stride), od = rest, self.config.grid

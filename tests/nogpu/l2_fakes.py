@@ -28,16 +28,19 @@ from probes import (
     l2_ring_buffers,
 )
 from probes.bench import Bench
-from probes.core import chains, checksum, decode, device, q4k, q6k, q8, ring
-from probes.core.device import DeviceFacts
-from probes.core.layouts import layout
-from probes.core.occupancy import occupancy
-from probes.core.packing import unpack
-from probes.core.rows import Row
 from probes.core.types import Resources, Shape
+from probes.device import facts as profiles
+from probes.device import pipeline
+from probes.device.facts import DeviceFacts
+from probes.device.occupancy import occupancy
+from probes.formats import chains, checksum, q4k, q6k, q8
+from probes.formats import layer as decode_layer
+from probes.formats.layouts import layout
+from probes.formats.packing import unpack
 from probes.gpu import counters, timing
 from probes.gpu.kernels import Launch
 from probes.gpu.timing import Samples
+from probes.report.rows import Row
 
 
 class HostBuffer:
@@ -86,23 +89,23 @@ def at(address: int, kind: Any, count: int) -> Any:
 
 
 def split_kernel(q: int, cache: int, parts: int, kv_heads: int, kv: int, n: int, scale: float) -> None:
-    heads = kv_heads * decode.CONSTANTS.group
+    heads = kv_heads * decode_layer.CONSTANTS.group
     kv_cache = at(cache, np.float16, 2 * kv_heads * kv * 128).reshape(2, kv_heads, kv, 128)
-    out = decode.attention_split(at(q, np.float32, heads * 128), kv_cache, kv, scale)
+    out = decode_layer.attention_split(at(q, np.float32, heads * 128), kv_cache, kv, scale)
     at(parts, np.float32, out.size)[:] = out.reshape(-1)
 
 
 def rope_kernel(qkv: int, table: int, q: int, cache: int, heads: int, kv_heads: int, kv: int) -> None:
     values = at(qkv, np.float32, (heads + 2 * kv_heads) * 128)
-    new_q, k, v = decode.rope_store(values, at(table, np.float32, 128), decode.TINY)
+    new_q, k, v = decode_layer.rope_store(values, at(table, np.float32, 128), decode_layer.TINY)
     at(q, np.float32, new_q.size)[:] = new_q
     kv_cache = at(cache, np.float16, 2 * kv_heads * kv * 128).reshape(2, kv_heads, kv, 128)
     kv_cache[0, :, -1], kv_cache[1, :, -1] = k, v
 
 
 def combine_kernel(grid: int, parts: int, out: int, n: int) -> None:
-    p = at(parts, np.float32, grid * n * decode.CONSTANTS.part).reshape(grid, n, -1)
-    at(out, np.float32, grid * 128)[:] = decode.attention_combine(p)
+    p = at(parts, np.float32, grid * n * decode_layer.CONSTANTS.part).reshape(grid, n, -1)
+    at(out, np.float32, grid * 128)[:] = decode_layer.attention_combine(p)
 
 
 def matmul(kind: Any, block: int, w: int, x8: int, out: int, rows: int, nbe: int) -> None:
@@ -147,7 +150,7 @@ KERNELS: dict[str, Any] = {
     "compute": partial(compute_kernel, 4),
     "wide": partial(compute_kernel, 48),
     "empty": lambda g: None,
-    "rms_quantise": lambda g, h, w, x, n, e: store(x, decode.rms_quantise(at(h, F, n), at(w, F, n), e)),
+    "rms_quantise": lambda g, h, w, x, n, e: store(x, decode_layer.rms_quantise(at(h, F, n), at(w, F, n), e)),
     "q4k": lambda g, w, x, o, nbe: matmul(q4k, q4k.BLOCK, w, x, o, 8 * g, nbe),
     "q6k": down_kernel,
     "q4k_ring": partial(ring_kernel, "q4k"),
@@ -156,7 +159,7 @@ KERNELS: dict[str, Any] = {
     "attention_split": lambda g, *a: split_kernel(*a),
     "attention_combine": combine_kernel,
     "quantise": lambda g, x, o: store(o, q8.quantise(at(x, F, 256 * g))),
-    "swiglu_quantise": lambda g, x, o, nf: store(o, decode.swiglu_quantise(at(x, F, 2 * nf))),
+    "swiglu_quantise": lambda g, x, o, nf: store(o, decode_layer.swiglu_quantise(at(x, F, 2 * nf))),
     "add": lambda g, a, b, o: at(o, F, 256 * g).__setitem__(np.s_[:], at(a, F, 256 * g) + at(b, F, 256 * g)),
 }  # fmt: skip
 """Kernel -> what it does with (grid, its own arguments)."""
@@ -196,7 +199,7 @@ class HostGraph:
 
 
 FACTS = DeviceFacts(**{
-    **{f: getattr(device.load("h200"), f) for f in DeviceFacts.__dataclass_fields__},
+    **{f: getattr(profiles.load("h200"), f) for f in DeviceFacts.__dataclass_fields__},
     "sms": 1, "max_threads_per_sm": 512, "l2_bytes": 1024,
 })  # fmt: skip
 TIMES = {
@@ -230,7 +233,7 @@ def rows_of(bench: Bench, *argv: str) -> list[Row]:
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A bench whose GPU is this machine, and chains small enough for it."""
-    tiny = decode.TINY
+    tiny = decode_layer.TINY
     for module in (l2_buffers, l2_launch, l2_decode, l2_ring_buffers, l2_once):
         monkeypatch.setattr(module, "Buffer", HostBuffer)
     monkeypatch.setattr(counters, "window", nullcontext)
@@ -242,8 +245,8 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(l2_chains, "layer_bytes", lambda kv: 4096 * kv)
     for name in ("decode_steps", "activation_bytes"):
         monkeypatch.setattr(l2_chains, name, partial(getattr(l2_chains, name), layer=tiny))
-    monkeypatch.setattr(decode, "LAYER_14B", tiny)
-    monkeypatch.setattr(decode, "run_layer", partial(decode.run_layer, layer=tiny))
+    monkeypatch.setattr(decode_layer, "LAYER_14B", tiny)
+    monkeypatch.setattr(decode_layer, "run_layer", partial(decode_layer.run_layer, layer=tiny))
     for name, own in (("stream_steps", {"tiles": 2}), ("compute_steps", {}), ("empty_steps", {})):
         short = partial(getattr(l2_chains, name), **own, launches=LAUNCHES)
         monkeypatch.setattr(l2_chains, name, short)
@@ -266,9 +269,9 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
         assert bool(flags & 2) == bool(stamps)
         if name in l2_chains.RINGS:
             *_, nbe, stride, _, rows, stages, _ = args
-            assert self.config.smem_bytes == stages * ring.stage_bytes(rows, stride)
+            assert self.config.smem_bytes == stages * pipeline.stage_bytes(rows, stride)
             units = nbe * (4 if name == "q4k_ring" else 8)
-            assert self.config.block == 32 * (ring.consumer_warps(units) + 1)
+            assert self.config.block == 32 * (pipeline.consumer_warps(units) + 1)
             assert self.kernel.percent == 100
         KERNELS[name](self.config.grid, *args)
         if stamps:

@@ -17,16 +17,16 @@ import pytest
 
 from probes import cli, l3, l3_arms, l3_measure
 from probes.bench import Bench, resource_row
-from probes.core import device
-from probes.core.occupancy import occupancy
 from probes.core.types import Resources, Unavailable
+from probes.device import facts as profiles
+from probes.device.occupancy import occupancy
 from probes.gpu import counters, timing
 
 ONE_BLOCK = Resources(200, 320, 0)
 RING = Resources(72, 0, 0)
 """So few registers that a ring's blocks fit all at once."""
 RINGS = {v.reader: v.name for v in l3.VARIANTS if v.ring}
-GPU = replace(device.load("h200"), sms=2, slug="two-sms")
+GPU = replace(profiles.load("h200"), sms=2, slug="two-sms")
 
 
 class HostBuffer:

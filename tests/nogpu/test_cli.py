@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.core import store
 from probes.gpu import facts
+from probes.report import store
 
 ROOT = Path(__file__).resolve().parents[2]
 GGUF = ROOT / "tests" / "data" / "minilm-ffn_down-48rows.gguf"
@@ -307,7 +307,7 @@ def test_a_broken_nvcc_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_profiled_child_ends_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
     """It judges nothing, which is no failure: the profiler passes its exit code on."""
     from probes import cli
-    from probes.core import provenance
+    from probes.report import provenance
 
     head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
     monkeypatch.setattr(cli, "run", lambda name, args: cli.Run(name, head))

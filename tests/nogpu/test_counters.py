@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from probes import cli, profiling
-from probes.core import store
-from probes.core.provenance import Head
-from probes.core.rows import Row
 from probes.core.types import Unavailable
 from probes.gpu import counters, facts
+from probes.report import store
+from probes.report.provenance import Head
+from probes.report.rows import Row
 
 HEAD = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size",'

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from probes.core import chains, decode, q4k, q6k, q8
-from probes.core.decode import CONSTANTS, LAYER_14B, SCALE, TINY
-from probes.core.swiglu import exp
 from probes.core.types import BadInput, Shape
+from probes.formats import chains, q4k, q6k, q8
+from probes.formats import layer as decode_layer
+from probes.formats.layer import CONSTANTS, LAYER_14B, SCALE, TINY
+from probes.formats.swiglu import exp
 
 F = np.float32
 
@@ -33,9 +34,9 @@ def test_rms_is_what_its_order_says() -> None:
     total = F(0)
     for warp in range(8):
         total = total + butterfly(acc[32 * warp : 32 * warp + 32])
-    r = F(1) / np.sqrt(total / F(768) + F(decode.EPS))
+    r = F(1) / np.sqrt(total / F(768) + F(decode_layer.EPS))
     want = np.array([(v * r) * g for v, g in zip(x, gamma, strict=True)])
-    got = decode.rms(x, gamma)
+    got = decode_layer.rms(x, gamma)
     np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
 
 
@@ -45,37 +46,37 @@ def test_rms_is_near_float64(seed: int, blocks: int) -> None:
     rng = np.random.default_rng(seed)
     x, gamma = (rng.standard_normal((2, 256 * blocks)) * 2.0 ** rng.integers(-6, 6)).astype(F)
     wide = x.astype(np.float64)
-    want = wide / np.sqrt((wide**2).mean() + decode.EPS) * gamma
+    want = wide / np.sqrt((wide**2).mean() + decode_layer.EPS) * gamma
     # half the sum's relative error (blocks + 14 roundings), plus: / n, + eps, sqrt, 1 /, * r, * gamma
     bound = ((blocks + 14) / 2 + 6) * 2.0**-24
-    np.testing.assert_allclose(decode.rms(x, gamma), want, rtol=bound, atol=0)
+    np.testing.assert_allclose(decode_layer.rms(x, gamma), want, rtol=bound, atol=0)
 
 
 def test_rotation_is_near_float64_and_keeps_lengths() -> None:
     x = np.random.default_rng(3).standard_normal((5, 128)).astype(F)
-    table = decode.rope_table(3253)
+    table = decode_layer.rope_table(3253)
     z = (x[:, :64] + 1j * x[:, 64:]).astype(np.complex128) * (table[:64] + 1j * table[64:])
     want = np.concatenate([z.real, z.imag], axis=1)
     size = np.concatenate([np.abs(x[:, :64]) + np.abs(x[:, 64:])] * 2, axis=1)
-    assert (np.abs(decode.rotate(x, table) - want) <= 2 * 2.0**-24 * size).all()
+    assert (np.abs(decode_layer.rotate(x, table) - want) <= 2 * 2.0**-24 * size).all()
     np.testing.assert_allclose(np.abs(table[:64] + 1j * table[64:]), 1.0, atol=1e-7)
-    np.testing.assert_array_equal(decode.rope_table(0), [1.0] * 64 + [0.0] * 64)
+    np.testing.assert_array_equal(decode_layer.rope_table(0), [1.0] * 64 + [0.0] * 64)
 
 
 def attention_inputs(kv: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.float16]]:
     rng = np.random.default_rng(seed)
-    return rng.standard_normal(TINY.heads * 128).astype(F), decode.cache(TINY, kv, seed + 1)
+    return rng.standard_normal(TINY.heads * 128).astype(F), decode_layer.cache(TINY, kv, seed + 1)
 
 
 @pytest.mark.parametrize("kv", [1, 64, 70])
 def test_a_split_is_what_its_order_says(kv: int) -> None:
     q, cache = attention_inputs(kv, 5)
-    got = decode.attention_split(q, cache, kv)
-    assert got.shape == (10, decode.splits(kv), CONSTANTS.part)
+    got = decode_layer.attention_split(q, cache, kv)
+    assert got.shape == (10, decode_layer.splits(kv), CONSTANTS.part)
     head = 7
     keys, values = cache[0, head // 5].astype(F), cache[1, head // 5].astype(F)
     mine = q.reshape(-1, 128)[head]
-    for split in range(decode.splits(kv)):
+    for split in range(decode_layer.splits(kv)):
         first, last = 64 * split, min(64 * split + 64, kv)
         scores = []
         for p in range(first, last):
@@ -98,8 +99,8 @@ def test_a_split_is_what_its_order_says(kv: int) -> None:
 
 def test_combining_is_what_its_order_says() -> None:
     q, cache = attention_inputs(200, 8)
-    parts = decode.attention_split(q, cache, 200)
-    got = decode.attention_combine(parts).reshape(10, 128)
+    parts = decode_layer.attention_split(q, cache, 200)
+    got = decode_layer.attention_combine(parts).reshape(10, 128)
     for head in (0, 9):
         top = parts[head, :, 128].max()
         mass, acc = F(0), np.zeros(128, F)
@@ -112,7 +113,7 @@ def test_combining_is_what_its_order_says() -> None:
 @pytest.mark.parametrize("kv", [1, 128, 500])
 def test_attention_is_near_float64(kv: int) -> None:
     q, cache = attention_inputs(kv, 11)
-    got = decode.attention_combine(decode.attention_split(q, cache, kv)).reshape(10, 128)
+    got = decode_layer.attention_combine(decode_layer.attention_split(q, cache, kv)).reshape(10, 128)
     keys, values = cache.astype(np.float64)
     for head in range(10):
         s = keys[head // 5] @ q.reshape(-1, 128)[head].astype(np.float64) / np.sqrt(128)
@@ -126,16 +127,16 @@ def test_attention_is_near_float64(kv: int) -> None:
 def test_a_cache_that_does_not_fit_is_refused() -> None:
     q, cache = attention_inputs(70, 1)
     with pytest.raises(BadInput, match="71 positions"):
-        decode.attention_split(q, cache, 71)
+        decode_layer.attention_split(q, cache, 71)
 
 
 def test_layers_in_a_row_stay_sane_and_the_new_position_is_stored() -> None:
-    data, h = decode.data(TINY, 2), decode.data(TINY, 2).hidden
-    table = decode.rope_table(69)
+    data, h = decode_layer.data(TINY, 2), decode_layer.data(TINY, 2).hidden
+    table = decode_layer.rope_table(69)
     for layer in range(8):
-        cache = decode.cache(TINY, 70, layer)
+        cache = decode_layer.cache(TINY, 70, layer)
         before = cache.copy()
-        out = decode.run_layer(data, cache, h, table, TINY)
+        out = decode_layer.run_layer(data, cache, h, table, TINY)
         assert all(np.isfinite(v).all() for v in out.values() if v.dtype == np.float32)
         assert (cache[:, :, -1] != before[:, :, -1]).mean() > 0.9
         np.testing.assert_array_equal(cache[:, :, :-1], before[:, :, :-1])
@@ -147,13 +148,13 @@ def test_layers_in_a_row_stay_sane_and_the_new_position_is_stored() -> None:
 @pytest.mark.parametrize(("kind", "form"), [("q4_K", q4k), ("q6_K", q6k)])
 def test_weights_keep_a_unit_sized_input_unit_sized(kind: str, form: object) -> None:
     width = LAYER_14B.hidden if kind == "q4_K" else LAYER_14B.ffn
-    raw = decode.weights(Shape(64, width), 3, kind)
+    raw = decode_layer.weights(Shape(64, width), 3, kind)
     x = np.random.default_rng(1).standard_normal(width).astype(F)
     y = form.reference(raw, q8.quantise(x))
     assert 0.3 < np.sqrt((y.astype(np.float64) ** 2).mean()) < 3
-    np.testing.assert_array_equal(raw, decode.weights(Shape(64, width), 3, kind))
+    np.testing.assert_array_equal(raw, decode_layer.weights(Shape(64, width), 3, kind))
     with pytest.raises(BadInput, match="q5_K"):
-        decode.weights(Shape(1, 256), 0, "q5_K")
+        decode_layer.weights(Shape(1, 256), 0, "q5_K")
 
 
 def test_the_layer_is_a_14b_model_s() -> None:

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from probes.core import gguf_file, q6k
 from probes.core.types import BadInput, Shape, Unavailable
+from probes.formats import gguf as gguf_file
+from probes.formats import q6k
 
 gguf = pytest.importorskip("gguf")
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from probes.core import checksum, packing, q4k, q6k, q8, swiglu
-from probes.core.layouts import LAYOUTS, Layout, Piece
 from probes.core.types import Shape, Unavailable
+from probes.formats import checksum, packing, q4k, q6k, q8, swiglu
+from probes.formats.layouts import LAYOUTS, Layout, Piece
 from tests.nogpu.host_calls import pointer
 
 MIRROR = Layout(
@@ -132,7 +132,7 @@ _keep: list[Any] = []
 
 
 def numba_q6k(lay: Layout, packed: NDArray[np.uint8], x8: NDArray[np.uint8], nbe: int) -> tuple[Any, Any]:
-    from probes.core.order import reduce_units
+    from probes.formats.reduction import reduce_units
 
     terms = np.empty((packed.shape[0], nbe * 8), np.float32)
     sums = np.zeros(packed.shape[0], np.uint32)
@@ -177,7 +177,7 @@ def test_q6k_units_on_random_bytes(seed: int, nbe: int, lay: Layout) -> None:
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), nbe=st.sampled_from([1, 2, 20, 54, 74]))
 def test_q4k_chunks_of_both_languages_equal_the_oracle(seed: int, nbe: int) -> None:
-    from probes.core.order import reduce_units
+    from probes.formats.reduction import reduce_units
 
     shape = Shape(2, 256 * nbe)
     raw, x8 = q4k.random_raw(shape, seed), q8.random_x8(shape.id, seed + 1)
@@ -228,7 +228,7 @@ def held_q4k_rows() -> Any:
 @given(seed=st.integers(0, 2**32 - 1), nbe=st.sampled_from([1, 2, 20, 74]), full=st.booleans())
 def test_held_q4k_terms_of_numba_have_the_reference_s_bits(seed: int, nbe: int, full: bool) -> None:
     """Activations of random bytes, or full ones: 127 everywhere, whose sums are as large as they get."""
-    from probes.core.order import reduce_units
+    from probes.formats.reduction import reduce_units
 
     shape = Shape(2, 256 * nbe)
     raw, x8 = q4k.random_raw(shape, seed), q8.random_x8(shape.id, seed + 1)

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from probes import cli, l1, l1_launch, l1_report
-from probes.core import bounds, device, layouts, q6k, q8, tuning, verdict
-from probes.core.layouts import LAYOUTS, Layout, Piece
 from probes.core.types import BadInput, Shape, Unavailable
+from probes.device import facts as profiles
+from probes.device import launch_bounds, tuning
+from probes.formats import layouts, q6k, q8
+from probes.formats.layouts import LAYOUTS, Layout, Piece
+from probes.verdict import bars
 from tests.nogpu.l1_fakes import measured
 
 
@@ -72,9 +75,9 @@ def test_pf3_is_refused_outside_its_range() -> None:
 
 
 def test_pf_and_pf3_have_bounds_of_their_own() -> None:
-    found = {name: bounds.min_blocks(f"l1_gpl_{name}") for name in ("loop", "pf", "pf3")}
-    assert found == {name: bounds.MIN_BLOCKS[name] for name in found}
-    assert bounds.min_blocks("l1_gpl_pf3", 5) == 5
+    found = {name: launch_bounds.min_blocks(f"l1_gpl_{name}") for name in ("loop", "pf", "pf3")}
+    assert found == {name: launch_bounds.MIN_BLOCKS[name] for name in found}
+    assert launch_bounds.min_blocks("l1_gpl_pf3", 5) == 5
 
 
 @pytest.mark.parametrize("stride", [12095, 12088, 11344, 0, -12096])
@@ -84,7 +87,7 @@ def test_a_misaligned_or_short_stride_is_refused(stride: int) -> None:
 
 
 def test_every_form_is_planned_in_one_place() -> None:
-    h200, shape = device.load("h200"), Shape(152064, 5120)
+    h200, shape = profiles.load("h200"), Shape(152064, 5120)
     for lay in LAYOUTS:
         for form in l1.FORMS:
             stride = lay.row_stride(shape.nbe)
@@ -142,7 +145,7 @@ def arguments(*argv: str) -> object:
 
 
 def test_predicted_rows_are_marked_so_and_hold_no_verdict() -> None:
-    for rows in l1_report.predict(device.load("h200"), arguments("--case", "ffn_down_14b")):
+    for rows in l1_report.predict(profiles.load("h200"), arguments("--case", "ffn_down_14b")):
         assert {r.source for r in rows} == {"predicted", "recorded"}
         assert not [r for r in rows if r.verdict or r.samples_s or r.bitwise]
         by = {(r.variant, r.backend): r for r in rows if r.source == "predicted"}
@@ -160,7 +163,7 @@ def test_predicted_rows_are_marked_so_and_hold_no_verdict() -> None:
 
 
 def test_a_prediction_without_a_tuning_table_follows_the_default_rule() -> None:
-    gb10 = device.load("gb10")
+    gb10 = profiles.load("gb10")
     for rows in l1_report.predict(gb10, arguments("--form", "ring", "--form", "async", "--backend", "cu")):
         by = {r.variant: r for r in rows if r.source == "predicted"}
         assert list(by)[:2] == ["padded_loop", "padded_ring"]
@@ -171,11 +174,11 @@ def test_a_prediction_without_a_tuning_table_follows_the_default_rule() -> None:
 
 
 def test_what_cannot_be_predicted_says_why() -> None:
-    (rows,) = l1_report.predict(device.load("a100"), arguments("--form", "ring", "--case", "attn_v_7b"))
+    (rows,) = l1_report.predict(profiles.load("a100"), arguments("--form", "ring", "--case", "attn_v_7b"))
     why = {r.variant: r.skipped for r in rows if r.source == "predicted"}
     assert why["gpl_ring"] == "bulk copies need sm_90, this GPU is sm_80"
     with pytest.raises(BadInput, match="needs a GPU"):
-        list(l1_report.predict(device.load("h200"), arguments("--sweep")))
+        list(l1_report.predict(profiles.load("h200"), arguments("--sweep")))
 
 
 def test_a_gguf_files_tensors_become_one_case_per_shape() -> None:
@@ -227,7 +230,7 @@ def test_a_reports_digest_covers_both_kernel_files_and_the_devices_geometry() ->
 
 
 def test_the_bar_is_the_one_that_the_report_is_held_to() -> None:
-    assert verdict.bar("l1.dpl").bar == 0.0165
+    assert bars.bar("l1.dpl").bar == 0.0165
 
 
 @pytest.mark.parametrize(
@@ -244,7 +247,7 @@ def test_a_report_that_does_not_hold_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, object], word: str
 ) -> None:
     from probes import __main__ as main
-    from probes.core import provenance, store
+    from probes.report import provenance, store
 
     head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
     path = tmp_path / "l1.json"

@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from probes import l1, sass
-from probes.core import checksum, packing, q6k, q8
-from probes.core.layouts import LAYOUTS, Layout, layout
 from probes.core.types import VIRTUAL_THREADS, Shape, Unavailable
+from probes.formats import checksum, packing, q6k, q8
+from probes.formats.layouts import LAYOUTS, Layout, layout
 from tests.nogpu import numba_on_host
 from tests.nogpu.host_calls import aligned, pointer
 

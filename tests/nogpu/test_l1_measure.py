@@ -8,11 +8,12 @@ import pytest
 
 from probes import cli, l1, l1_limit, l1_measure, l1_report, l1_ring, l1_sweep, points
 from probes.bench import Bench
-from probes.core import report, tuning
-from probes.core.rows import Row
-from probes.core.stats import Interval
-from probes.core.tuning import Geometry
 from probes.core.types import BadInput
+from probes.device import tuning
+from probes.device.tuning import Geometry
+from probes.report import tables
+from probes.report.rows import Row
+from probes.verdict.intervals import Interval
 from tests.nogpu import l1_fakes
 from tests.nogpu.l1_fakes import CASES, FACTS
 
@@ -170,12 +171,12 @@ def test_a_sweep_names_every_geometry_once_and_what_to_write(bench: Bench) -> No
     (section,) = l1_report.sections(rows, True)
     assert f"```toml\n{text}\n```" in section
     assert l1_report.judge(rows, 0) == []
-    assert report.POINT in rows[0].variant
+    assert tables.POINT in rows[0].variant
 
 
 def test_a_sweep_of_one_form_and_layout(bench: Bench) -> None:
     rows = rows_of(bench, "--sweep", "--form", "async", "--layout", "padded", "--case", "attn_v_14b")
-    assert {r.variant for r in rows if report.POINT in r.variant} == {
+    assert {r.variant for r in rows if tables.POINT in r.variant} == {
         f"padded_async@{g}" for g in l1_ring.CANDIDATES
     }
     assert "it takes both forms" in l1_report.sections(rows, False)[0]

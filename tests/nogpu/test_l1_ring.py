@@ -20,13 +20,15 @@ import pytest
 from numpy.typing import NDArray
 
 from probes import l1, l1_ring
-from probes.core import device, order, packing, q6k, q8, ring
-from probes.core.layouts import LAYOUTS, Layout
 from probes.core.types import BadInput, Shape, Unavailable
+from probes.device import facts as profiles
+from probes.device import pipeline
+from probes.formats import packing, q6k, q8, reduction
+from probes.formats.layouts import LAYOUTS, Layout
 from tests.nogpu.host_calls import FAULTS, aligned, pointer
 
 EMULATOR = Path(__file__).parent / "cuda_on_host"
-H200 = device.load("h200")
+H200 = profiles.load("h200")
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +79,8 @@ class Case:
         fault = getattr(lib, f"run_{form}_{self.lay.name}")(
             pointer(self.w), pointer(self.x8), pointer(out), pointer(counter if drawn else None),
             self.shape.nbe, self.stride, self.shape.od, rows, stages, grid,
-            32 * (ring.consumer_warps(self.shape.nunits) + 1),
-            ctypes.c_int64(stages * ring.stage_bytes(rows, self.stride)), seed,
+            32 * (pipeline.consumer_warps(self.shape.nunits) + 1),
+            ctypes.c_int64(stages * pipeline.stage_bytes(rows, self.stride)), seed,
         )  # fmt: skip
         assert FAULTS[fault] == "none", what
         self.checked(out, what)
@@ -177,7 +179,7 @@ def test_exchanging_halves_is_the_butterfly_to_the_bit(rows: int) -> None:
                 acc = [acc[0] + acc[0][lane ^ offset]]
             offset //= 2
         totals = totals + acc[0][:: 32 // rows]
-    np.testing.assert_array_equal(totals.view(np.uint32), order.reduce_units(terms).view(np.uint32))
+    np.testing.assert_array_equal(totals.view(np.uint32), reduction.reduce_units(terms).view(np.uint32))
 
 
 # Numba's arithmetic
@@ -211,7 +213,7 @@ def test_numba_terms_equal_the_oracle(lay: Layout, shape: Shape) -> None:
     terms = np.empty((shape.od, shape.nunits), np.float32)
     for r in range(shape.od):
         run(pointer(packed[r]), pointer(x8), pointer(terms[r]), shape.nbe, True)
-    np.testing.assert_array_equal(order.reduce_units(terms).view(np.uint32), want.view(np.uint32))
+    np.testing.assert_array_equal(reduction.reduce_units(terms).view(np.uint32), want.view(np.uint32))
     run(pointer(packed[0]), pointer(x8), pointer(terms[0]), shape.nbe, False)
     assert (terms[0] == 0).all(), "a lane without a unit must add nothing"
 
@@ -231,7 +233,7 @@ def test_every_case_has_a_geometry_that_fits_an_h200(case: l1.Case) -> None:
                 continue
             fitting += 1
             c = made.config
-            assert c.smem_bytes == made.stages * ring.stage_bytes(made.rows, stride)
+            assert c.smem_bytes == made.stages * pipeline.stage_bytes(made.rows, stride)
             assert c.smem_bytes <= H200.smem_per_block_max_bytes
             per_sm = (c.smem_bytes + H200.smem_reserved_per_block_bytes) * geometry.blocks_per_sm
             assert per_sm <= H200.smem_per_sm_bytes

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probes.core import ring
+from probes.device import pipeline
 from tests.nogpu import ring_on_host
 
 STRIDE, UNITS = 48, 4
@@ -44,7 +44,7 @@ def launch(
     args = (weights.view(np.uint8), out, counter if drawn else None, *map(np.int32, (nbe, od, rows, stages)))
     ring_on_host.launch(
         monkeypatch, partial(make, most_held=most_held, form=form), args, grid, 32 * (sets * consumers + 1),
-        stages * ring.stage_bytes(rows, STRIDE), reversed(range(grid)), seed=od,
+        stages * pipeline.stage_bytes(rows, STRIDE), reversed(range(grid)), seed=od,
     )  # fmt: skip
     owned = nbe * UNITS
     np.testing.assert_array_equal(out[:od], (np.arange(od) + 7) * owned)

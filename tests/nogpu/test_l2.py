@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from probes import cli, l2, l2_chains, l2_predict, l2_report, sass
-from probes.core import device
-from probes.core.coresident import beside, last_wave
-from probes.core.rows import Row
 from probes.core.types import BadInput, LaunchConfig, Resources, Unavailable
+from probes.device import facts as profiles
+from probes.device.coresident import beside, last_wave
+from probes.report.rows import Row
 
 ARCHS = ("sm_90", "sm_121")
 
@@ -166,7 +166,7 @@ def test_older_targets_compile_without_the_instructions() -> None:
 
 @pytest.mark.parametrize("profile", ["gb10", "h200", "a100"])
 def test_predicted_rows_say_so(profile: str) -> None:
-    facts = device.load(profile)
+    facts = profiles.load(profile)
     for rows in l2_predict.predict(facts, arguments()):
         assert rows and not [r for r in rows if r.verdict or r.samples_s or r.bitwise]
         assert {r.source for r in rows} <= {"predicted", "recorded"}
@@ -202,7 +202,7 @@ def test_a_row_with_a_kv_length_has_an_id_of_its_own() -> None:
 
 
 def test_what_fits_beside_a_last_wave() -> None:
-    h200 = device.load("h200")
+    h200 = profiles.load("h200")
     few, many = Resources(32), Resources(64)
     config = LaunchConfig(1, 256)
     assert last_wave(432, 132, 3) == 1 and last_wave(396, 132, 3) == 3 and last_wave(1, 132, 8) == 1

@@ -13,11 +13,13 @@ import pytest
 from numpy.typing import NDArray
 
 from probes import l2_chains
-from probes.core import chains, checksum, decode, q4k, q6k, q8, ring
-from probes.core.decode import TINY
-from probes.core.layouts import layout
-from probes.core.packing import pack
 from probes.core.types import Shape
+from probes.device import pipeline
+from probes.formats import chains, checksum, q4k, q6k, q8
+from probes.formats import layer as decode_layer
+from probes.formats.layer import TINY
+from probes.formats.layouts import layout
+from probes.formats.packing import pack
 from tests.nogpu.host_calls import FAULTS, aligned
 
 HERE = Path(__file__).parent
@@ -40,16 +42,16 @@ def run(
     getattr(lib, f"run_{step.kernel}_{kind}")(*args, *end)
 
 
-def tiny_buffers(kv: int) -> tuple[decode.Data, dict[str, NDArray[Any]]]:
-    data = decode.data(TINY, 3)
+def tiny_buffers(kv: int) -> tuple[decode_layer.Data, dict[str, NDArray[Any]]]:
+    data = decode_layer.data(TINY, 3)
     buffers: dict[str, NDArray[Any]] = {
         name: np.full(size, 0xFF, np.uint8) for name, size in l2_chains.activation_bytes(kv, TINY).items()
     }
     buffers |= {
         "in": data.hidden, "out": np.full(TINY.hidden, np.nan, np.float32), "gamma0": data.gamma[0].copy(),
-        "gamma1": data.gamma[1].copy(), "table": decode.rope_table(kv - 1), "w.qkv": data.qkv, "w.o": data.o,
+        "gamma1": data.gamma[1].copy(), "table": decode_layer.rope_table(kv - 1), "w.qkv": data.qkv, "w.o": data.o,
         "w.gate_up": data.gate_up, "w.down": pack(data.down, layout("dpl")),
-        "w.cache": decode.cache(TINY, kv, 4),
+        "w.cache": decode_layer.cache(TINY, kv, 4),
     }  # fmt: skip
     return data, buffers
 
@@ -63,7 +65,7 @@ def test_a_layer_of_13_kernels_equals_the_oracle(
     """Threads in order, backwards and shuffled; every buffer of the layer, to the bit."""
     data, buffers = tiny_buffers(kv)
     cache = buffers["w.cache"].copy()
-    want = decode.run_layer(data, cache, data.hidden, buffers["table"], TINY)
+    want = decode_layer.run_layer(data, cache, data.hidden, buffers["table"], TINY)
     for step in l2_chains.decode_steps(kv, TINY):
         run(l2_on_host, step, buffers, kind, seed)
         name = l2_chains.WRITES[step.name]
@@ -80,7 +82,7 @@ def guarded(array: NDArray[Any]) -> NDArray[Any]:
 def random_parts(splits: int) -> NDArray[np.float32]:
     """attention_split's results for TINY's heads, tops far enough apart that some weights vanish."""
     rng = np.random.default_rng(splits)
-    parts = rng.standard_normal((TINY.heads, splits, decode.CONSTANTS.part), dtype=np.float32)
+    parts = rng.standard_normal((TINY.heads, splits, decode_layer.CONSTANTS.part), dtype=np.float32)
     parts[:, :, 128] *= 20
     parts[:, :, 129] = rng.uniform(1, 64, parts.shape[:2])
     return parts
@@ -93,8 +95,8 @@ def test_a_split_of_any_length_equals_the_oracle(
 ) -> None:
     """Nothing past the last position counts, and nothing but the parts is written."""
     q = np.random.default_rng(kv).standard_normal(TINY.heads * 128).astype(np.float32)
-    cache = decode.cache(TINY, kv, kv + 1)
-    want = decode.attention_split(q, cache, kv)
+    cache = decode_layer.cache(TINY, kv, kv + 1)
+    want = decode_layer.attention_split(q, cache, kv)
     buffers = {"q": guarded(q), "w.cache": guarded(cache), "parts": guarded(want * np.float32("nan"))}
     run(l2_on_host, l2_chains.decode_steps(kv, TINY)[3], buffers, kind, seed)
     np.testing.assert_array_equal(buffers["parts"], guarded(want))
@@ -106,7 +108,7 @@ def test_any_number_of_splits_combines_as_the_oracle_says(
     l2_on_host: ctypes.CDLL, splits: int, kind: str, seed: int
 ) -> None:
     parts = random_parts(splits)
-    want = decode.attention_combine(parts)
+    want = decode_layer.attention_combine(parts)
     buffers = {"parts": guarded(parts), "attention": guarded(want * np.float32("nan"))}
     run(l2_on_host, l2_chains.decode_steps(splits * 64, TINY)[4], buffers, kind, seed)
     np.testing.assert_array_equal(buffers["attention"], guarded(want))
@@ -147,7 +149,7 @@ def test_a_ring_equals_the_oracle_and_hands_its_activations_on(
 ) -> None:
     """Every kind, blocks and threads in any order; the successor's activations are these, a unit further."""
     kind, per_block, reference = RINGS[kernel]
-    raw = decode.weights(shape, 3, kind)
+    raw = decode_layer.weights(shape, 3, kind)
     x8 = q8.quantise(np.random.default_rng(4).standard_normal(shape.id).astype(np.float32))
     packed = raw if kernel == "q4k_ring" else pack(raw, layout("dpl"))
     w, act, stride = aligned(packed), aligned(x8), packed.shape[1]
@@ -160,8 +162,8 @@ def test_a_ring_equals_the_oracle_and_hands_its_activations_on(
             fault = getattr(l2_on_host, f"run_{kernel}")(
                 (number + seed) % 3, *(ctypes.c_void_p(a.ctypes.data) for a in (w, act, following, out)),
                 shape.nbe, stride, shape.od, rows, stages, ahead, grid,
-                32 * (ring.consumer_warps(shape.nbe * per_block) + 1),
-                ctypes.c_int64(stages * ring.stage_bytes(rows, stride)), seed,
+                32 * (pipeline.consumer_warps(shape.nbe * per_block) + 1),
+                ctypes.c_int64(stages * pipeline.stage_bytes(rows, stride)), seed,
             )  # fmt: skip
             assert FAULTS[fault] == "none"
             np.testing.assert_array_equal(out[:-1].view(np.uint32), want.view(np.uint32))
@@ -171,13 +173,13 @@ def test_a_ring_equals_the_oracle_and_hands_its_activations_on(
 
 def test_only_the_late_kind_prefetches_and_not_past_the_end(l2_on_host: ctypes.CDLL) -> None:
     shape = Shape(12, 256)
-    raw = decode.weights(shape, 3, "q4_K")
+    raw = decode_layer.weights(shape, 3, "q4_K")
     w, x8, out = aligned(raw), aligned(q8.random_x8(256, 1)), np.zeros(12, np.float32)
     for kind, ahead, want in ((0, 3, 0), (1, 3, 0), (2, 3, 3), (2, 99, 10), (2, 0, 0)):
         at = (ctypes.c_void_p(a.ctypes.data) for a in (w, x8))
         l2_on_host.run_q4k_ring(
             kind, *at, None, ctypes.c_void_p(out.ctypes.data), 1, 144, 12, 1, 2, ahead, 1, 64,
-            ctypes.c_int64(2 * ring.stage_bytes(1, 144)), 0,
+            ctypes.c_int64(2 * pipeline.stage_bytes(1, 144)), 0,
         )  # fmt: skip
         assert l2_on_host.prefetches() == want
         np.testing.assert_array_equal(out.view(np.uint32), q4k.reference(raw, x8).view(np.uint32))
@@ -219,7 +221,7 @@ def test_a_numba_kernel_s_blocks_equal_the_oracle(number: int, monkeypatch: pyte
     kv = 70
     data, buffers = tiny_buffers(kv)
     cache = buffers["w.cache"].copy()
-    want = decode.run_layer(data, cache, data.hidden, buffers["table"], TINY)
+    want = decode_layer.run_layer(data, cache, data.hidden, buffers["table"], TINY)
     step = l2_chains.decode_steps(kv, TINY)[number]
     written = l2_chains.WRITES[step.name]
     name = "out" if written == "h" else written
@@ -245,7 +247,7 @@ def test_a_numba_kernel_s_blocks_equal_the_oracle(number: int, monkeypatch: pyte
         np.testing.assert_array_equal(stored[1, :, kv - 1], cache.view(np.uint16)[1, :, kv - 1])
         assert hit.sum() == 256
     elif step.kernel == "attention_split":  # five heads of KV head 0, first split; of the last, last split
-        assert hit.sum() == 2 * 5 * decode.CONSTANTS.part
+        assert hit.sum() == 2 * 5 * decode_layer.CONSTANTS.part
     else:
         assert hit.sum() == got.size * len(blocks) // step.grid
 
@@ -256,13 +258,19 @@ def test_a_numba_split_of_any_length_equals_the_oracle(kv: int, monkeypatch: pyt
     from kernels_numba import l2 as twins
 
     q = np.random.default_rng(kv).standard_normal(TINY.heads * 128).astype(np.float32)
-    cache, n = decode.cache(TINY, kv, kv + 1), decode.splits(kv)
-    want = decode.attention_split(q, cache, kv)
+    cache, n = decode_layer.cache(TINY, kv, kv + 1), decode_layer.splits(kv)
+    want = decode_layer.attention_split(q, cache, kv)
     got = np.full_like(want, np.nan)
-    args = [q, cache.reshape(-1).view(np.uint8), got, *map(np.int32, (2, kv, n)), np.float32(decode.SCALE)]
+    args = [
+        q,
+        cache.reshape(-1).view(np.uint8),
+        got,
+        *map(np.int32, (2, kv, n)),
+        np.float32(decode_layer.SCALE),
+    ]
     emulator().launch(monkeypatch, twins._FORMS["attention_split"][0], args, 2 * n, 256, [2 * n - 1])
     np.testing.assert_array_equal(bits(got[5:, -1]), bits(want[5:, -1]))
-    assert np.isnan(got).sum() == got.size - 5 * decode.CONSTANTS.part
+    assert np.isnan(got).sum() == got.size - 5 * decode_layer.CONSTANTS.part
 
 
 @pytest.mark.parametrize("splits", [1, 64, 65, 129, 256])
@@ -275,7 +283,7 @@ def test_numba_combines_any_number_of_splits(splits: int, monkeypatch: pytest.Mo
     form = twins._FORMS["attention_combine"][0]
     emulator().launch(monkeypatch, form, [parts, got, np.int32(splits)], TINY.heads, 128, [last])
     np.testing.assert_array_equal(
-        bits(got[last * 128 :]), bits(decode.attention_combine(parts)[last * 128 :])
+        bits(got[last * 128 :]), bits(decode_layer.attention_combine(parts)[last * 128 :])
     )
     assert np.isnan(got[: last * 128]).all()
 

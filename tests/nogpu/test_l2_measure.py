@@ -9,9 +9,9 @@ import pytest
 
 from probes import cli, l2, l2_measure, l2_report, l2_sweep
 from probes.bench import Bench
-from probes.core.rows import Row
 from probes.core.types import WrongResult
 from probes.gpu.kernels import Launch
+from probes.report.rows import Row
 from tests.nogpu import l2_fakes
 from tests.nogpu.l2_fakes import FACTS, at
 

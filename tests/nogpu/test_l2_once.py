@@ -12,10 +12,10 @@ import pytest
 from probes import cli, l2, l2_chains, l2_limit, l2_measure, l2_report
 from probes.__main__ import rejudged
 from probes.bench import Bench
-from probes.core.rows import Row
 from probes.core.types import BadInput, WrongResult
 from probes.gpu import counters
 from probes.gpu.kernels import Launch
+from probes.report.rows import Row
 from tests.nogpu import l2_fakes
 
 bench = l2_fakes.bench

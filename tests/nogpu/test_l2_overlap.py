@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from probes import l2, l2_limit, l2_report
-from probes.core.rows import Row
+from probes.report.rows import Row
 
 
 def measured(

@@ -22,17 +22,20 @@ from probes import (
     l2_ring_buffers,
 )
 from probes.bench import Bench
-from probes.core import decode, device, q6k, q8, recorded, ring, tuning
-from probes.core.layouts import layout
-from probes.core.packing import pack
-from probes.core.tuning import ChainRing, Geometry
 from probes.core.types import Resources, Shape, Unavailable, WrongResult
+from probes.device import facts as profiles
+from probes.device import pipeline, tuning
+from probes.device.tuning import ChainRing, Geometry
+from probes.formats import layer as decode_layer
+from probes.formats import q6k, q8
+from probes.formats.layouts import layout
+from probes.formats.packing import pack
 from probes.gpu.kernels import Launch
 from tests.nogpu import l2_fakes
 from tests.nogpu.l2_fakes import CASES, FACTS, LAUNCHES, SMALL, arguments, rows_of
 
 bench = l2_fakes.bench
-H200 = device.load("h200")
+H200 = profiles.load("h200")
 
 
 # Tables
@@ -41,19 +44,19 @@ H200 = device.load("h200")
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 @pytest.mark.parametrize("profile", ["h200", "gb10"])
 def test_a_launch_and_its_successor_fit_on_an_sm(case: l2.Case, profile: str) -> None:
-    facts = replace(device.load(profile), slug="nobody-s")  # by rule: a tuned row may fill an SM
+    facts = replace(profiles.load(profile), slug="nobody-s")  # by rule: a tuned row may fill an SM
     rings = [s for s in l2_ring.steps(case, facts) if s.smem_bytes]
     assert len(rings) == (4 if case.kv else 24)
     for s in rings:
         nbe, stride, od, rows, stages, ahead = s.args[4:]
         assert isinstance(rows, int) and isinstance(stages, int) and isinstance(stride, int)
-        assert s.smem_bytes == stages * ring.stage_bytes(rows, stride) and ahead == 0
+        assert s.smem_bytes == stages * pipeline.stage_bytes(rows, stride) and ahead == 0
         per_block = s.smem_bytes + facts.smem_reserved_per_block_bytes
         assert l2_ring.SHARE * per_block <= facts.smem_per_sm_bytes
         assert s.grid <= facts.sms and s.weight_bytes == int(od) * stride
         assert stages >= 2 or -(-int(od) // rows) <= s.grid, "a stage is summed while another one fills"
         units = int(nbe) * (8 if s.kernel == "q6k_ring" else 4)
-        assert s.block == 32 * (ring.consumer_warps(units) + 1)
+        assert s.block == 32 * (pipeline.consumer_warps(units) + 1)
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -84,7 +87,7 @@ def test_the_h200_s_geometry_by_rule() -> None:
     with pytest.raises(Unavailable, match="bytes of shared memory per block"):
         l2_ring.step_of(huge, ("w", "x", "n", "o"), ChainRing(Geometry(1, 1)), H200, 2)
     with pytest.raises(Unavailable, match="sm_90"):
-        l2_ring.steps(CASES[0], device.load("a100"))
+        l2_ring.steps(CASES[0], profiles.load("a100"))
 
 
 def test_a_chain_hands_its_activations_on() -> None:
@@ -171,7 +174,7 @@ def test_the_expected_words_are_the_oracle_s(bench: Bench) -> None:
     with ExitStack() as stack:
         chain = made(bench, l2.Case("ffn_down24"), stack)
         words = chain.output.want.reshape(LAUNCHES, SMALL.od)
-        raw = decode.weights(SMALL, bench.seed + 11, "q6_K")
+        raw = decode_layer.weights(SMALL, bench.seed + 11, "q6_K")
         x8 = l2_ring.activations(l2_ring.MATRICES["ffn_down24"], bench.seed + 12)
         for k in range(LAUNCHES):
             want = q6k.reference(raw, np.roll(x8.reshape(-1, 40), k, axis=0).reshape(-1))
@@ -281,8 +284,8 @@ def test_a_flag_that_makes_no_sense_says_so(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("profile", ["h200", "gb10"])
 def test_predicted_rows_of_the_ring_chains(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "recorded_resources", lambda backend, name, arch: Resources(96))
-    facts = device.load(profile)
+    monkeypatch.setattr(resources, "recorded_resources", lambda backend, name, arch: Resources(96))
+    facts = profiles.load(profile)
     argv = [x for c in l2.RING for x in ("--case", c)]
     for rows in l2_predict.predict(facts, arguments(*argv, "--arm", "pdl_late_tail")):
         for row in rows:
@@ -296,6 +299,6 @@ def test_predicted_rows_of_the_ring_chains(profile: str, monkeypatch: pytest.Mon
 
 def test_packed_weights_are_whole_tiles() -> None:
     """What a chain of reads needs, of the small matrix here and of the real ones."""
-    assert pack(decode.weights(SMALL, 1, "q6_K"), layout("dpl")).nbytes % 16384 == 0
+    assert pack(decode_layer.weights(SMALL, 1, "q6_K"), layout("dpl")).nbytes % 16384 == 0
     for m in l2_ring.MATRICES.values():
         assert m.shape.od * m.row_stride % 16384 == 0

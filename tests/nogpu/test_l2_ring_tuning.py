@@ -11,15 +11,16 @@ from probes import (
     l2_ring_sweep,
 )
 from probes.bench import Bench
-from probes.core import device, tuning
-from probes.core.rows import Row
-from probes.core.tuning import ChainRing, Geometry
 from probes.core.types import BadInput
+from probes.device import facts as profiles
+from probes.device import tuning
+from probes.device.tuning import ChainRing, Geometry
+from probes.report.rows import Row
 from tests.nogpu import l2_fakes
 from tests.nogpu.l2_fakes import CASES, rows_of
 
 bench = l2_fakes.bench
-H200 = device.load("h200")
+H200 = profiles.load("h200")
 
 
 def test_tuned_rows_are_taken_and_survive_being_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes import cli, l3, l3_launch, l3_report
-from probes.core import device, occupancy, q4k, recorded, report, store, tuning
-from probes.core.rows import Row
 from probes.core.types import BadInput, Resources
+from probes.device import facts as profiles
+from probes.device import occupancy, tuning
+from probes.formats import q4k
 from probes.gpu import partition
+from probes.report import store, tables
+from probes.report.rows import Row
+from probes.verdict import record
 
-GB10, H200 = device.load("gb10"), device.load("h200")
+GB10, H200 = profiles.load("gb10"), profiles.load("h200")
 
 
 def flags(*argv: str) -> argparse.Namespace:
@@ -85,7 +89,7 @@ def test_partitions_that_the_gpu_can_make() -> None:
         65536,
     )
     assert (partition.granularity(H200), partition.granularity(GB10)) == (8, 8)
-    assert partition.granularity(device.load("a100")) == 2
+    assert partition.granularity(profiles.load("a100")) == 2
 
 
 def test_the_record_s_geometry() -> None:
@@ -96,8 +100,8 @@ def test_the_record_s_geometry() -> None:
     assert occupancy.waves(432, 48, 6) == 1.5
     assert case.content_bytes == 27648 * 5120 // 256 * q4k.BLOCK
     pair = (
-        recorded.figure("l3", case.id, "pair", "time_s"),
-        recorded.figure("l3", case.id, "pair", "content_gbps"),
+        record.figure("l3", case.id, "pair", "time_s"),
+        record.figure("l3", case.id, "pair", "content_gbps"),
     )
     assert pair[0] and pair[1]
     assert case.content_bytes / pair[0].number / 1e9 == pytest.approx(pair[1].number, abs=0.2)
@@ -176,7 +180,7 @@ def test_gate_and_up_of_a_file(tmp_path: Path) -> None:
 # Prediction
 
 
-def predicted(*argv: str, facts: device.DeviceFacts = GB10) -> list[Row]:
+def predicted(*argv: str, facts: profiles.DeviceFacts = GB10) -> list[Row]:
     return [r for rows in l3_report.predict(facts, flags(*argv)) for r in rows]
 
 
@@ -188,7 +192,7 @@ def test_the_recorded_row_stands_beside_the_predicted_ones() -> None:
     assert mine.registers and 44 < mine.registers <= 48
     assert (mine.blocks_per_sm, mine.waves) == (5, 1.8)
     assert all(r.ratio_to_baseline is None and not r.samples_s for r in rows if r.source == "predicted")
-    text = report.case_table(rows)
+    text = tables.case_table(rows)
     assert "+28.2 % against the pair" in text and "~" in text
 
 
@@ -231,7 +235,7 @@ def test_matched_waves_are_predicted_too() -> None:
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kernel compiled to 72 registers and 32 bytes, as far as predictions know."""
-    monkeypatch.setattr(recorded, "recorded_resources", lambda backend, name, arch: Resources(72, 32, 0))
+    monkeypatch.setattr(record, "recorded_resources", lambda backend, name, arch: Resources(72, 32, 0))
 
 
 def test_the_ring_variants_are_predicted(compiled: None) -> None:
@@ -254,7 +258,7 @@ def test_the_ring_variants_are_predicted(compiled: None) -> None:
 
 
 def test_a_prediction_says_why_a_ring_does_not_run(compiled: None) -> None:
-    rows = predicted("--variant", "form_c", facts=device.load("a100"))
+    rows = predicted("--variant", "form_c", facts=profiles.load("a100"))
     said = {r.variant: r.skipped for r in rows if r.source == "predicted"}
     assert said["pair"] is None
     assert said["pair_ring"] == said["form_c"] == "bulk copies need sm_90, this GPU is sm_80"
@@ -313,7 +317,7 @@ TENSOR = "blk.0.ffn_down_q4.weight"
 def test_real_q4k_tensors_give_the_product_that_float64_gives() -> None:
     """Gate and up from a model's own bytes: the oracle stays within the derived bound."""
     from probes import l3_data
-    from probes.core import q4k, q8
+    from probes.formats import q4k, q8
 
     (case,) = l3.cases(flags("--gguf", str(REAL), "--tensors", TENSOR, TENSOR), 132, {})
     assert (case.nf, case.id_) == (64, 1536)

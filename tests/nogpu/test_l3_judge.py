@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes import l3, l3_report, l3_waves
-from probes.core import report
-from probes.core.rows import Row
+from probes.report import tables
+from probes.report.rows import Row
 
 # Verdicts
 
@@ -216,11 +216,11 @@ def test_the_report_takes_the_loss_apart_beside_the_record() -> None:
 
 
 def test_a_sweep_s_points_are_no_tables_of_their_own() -> None:
-    from probes.core import provenance
+    from probes.report import provenance
 
     rows = [*arms(1.2), *sweep(lambda w: 1e-4 * math.ceil(w))]
     head = provenance.collect(mode="measure", device="x", seed=0, kernels_sha256="0" * 64)
-    text = report.document("L3", head, rows, True)
+    text = tables.document("L3", head, rows, True)
     assert "gate_up_14b" in text and "sweep_" not in text
 
 

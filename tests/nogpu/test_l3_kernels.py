@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from probes import l3_data
-from probes.core import q8, ring, swiglu, tuning
 from probes.core.types import BadInput, Unavailable
+from probes.device import pipeline, tuning
+from probes.formats import q8, swiglu
 from probes.l3_data import Wanted
 from tests.nogpu.host_calls import FAULTS, aligned, pointer
 
@@ -198,8 +199,8 @@ class Matrix:
         self, rows_in_stage: int, stages: int, grid: int, seed: int, others: int = 1
     ) -> tuple[Any, ...]:
         """The arguments of a run; its seed also says how many sets of consumers there are."""
-        smem = stages * ring.stage_bytes(rows_in_stage, self.nbe * 144)
-        consumers = ring.consumer_warps(self.nbe * 4) * (1 + seed % 3)
+        smem = stages * pipeline.stage_bytes(rows_in_stage, self.nbe * 144)
+        consumers = pipeline.consumer_warps(self.nbe * 4) * (1 + seed % 3)
         return grid, 32 * (consumers + others), ctypes.c_int64(smem), seed
 
     def matmul(self, lib: ctypes.CDLL, rows: int, stages: int, grid: int, drawn: bool, seed: int) -> None:

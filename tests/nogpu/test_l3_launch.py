@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from probes import cli, l3, l3_launch
-from probes.core import device, ring, tuning
-from probes.core.occupancy import occupancy
-from probes.core.tuning import Geometry
 from probes.core.types import BadInput, LaunchConfig, Resources, Unavailable
+from probes.device import facts as profiles
+from probes.device import pipeline, tuning
+from probes.device.occupancy import occupancy
+from probes.device.tuning import Geometry
 from probes.gpu import partition
 
-GB10, H200 = device.load("gb10"), device.load("h200")
+GB10, H200 = profiles.load("gb10"), profiles.load("h200")
 CASE = l3.CASES[0]
 PAIR_RING, FORM_C = l3.variant("pair_ring"), l3.variant("form_c")
 
@@ -37,7 +38,7 @@ def test_the_h200_s_launches_are_the_table_s() -> None:
         assert made.config.grid == 132 * choice.blocks_per_sm
         assert made.config.block == 32 * (3 * choice.sets + others)  # 80 units are three warps' worth
         assert made.ring.stages == choice.stages and made.ring.drawn == choice.drawn
-        assert made.config.smem_bytes == made.ring.stages * ring.stage_bytes(choice.rows, 20 * 144)
+        assert made.config.smem_bytes == made.ring.stages * pipeline.stage_bytes(choice.rows, 20 * 144)
     assert pair.ring and form_c.ring
     assert (pair.counters, form_c.counters) == (pair.ring.drawn, 2 * 13824 + form_c.ring.drawn)
 
@@ -121,12 +122,12 @@ def test_sets_multiply_the_consumers_up_to_the_launch_bound() -> None:
     with pytest.raises(BadInput, match="a set of consumers at least, got 4r1b0s0x-drawn"):
         l3_launch.planned(FORM_C, CASE, Geometry(4, 1, 0, True, 0), H200)
     with pytest.raises(BadInput, match="a ring needs a set of consumers"):
-        ring.plan(80, 2880, 10, Geometry(4, 1, 0, True, 0), H200)
+        pipeline.plan(80, 2880, 10, Geometry(4, 1, 0, True, 0), H200)
 
 
 @pytest.mark.parametrize("v", [PAIR_RING, FORM_C], ids=str)
 def test_other_shapes_and_devices_get_the_default_rule(v: l3.Variant) -> None:
-    for facts in (GB10, device.load("h100"), H200):
+    for facts in (GB10, profiles.load("h100"), H200):
         for nf in (32, 64, 96, 13824):
             for id_ in (256, 512, 5120, 16640):
                 case = l3.Case("test", nf, id_)
@@ -136,8 +137,10 @@ def test_other_shapes_and_devices_get_the_default_rule(v: l3.Variant) -> None:
                 assert "by the default rule" in made.note and made.ring and made.ring.stages >= 1
                 tickets = case.shape.od // made.ring.rows
                 assert 32 % made.ring.rows == 0 and made.config.grid <= min(2 * facts.sms, tickets)
-                one = ring.stage_bytes(made.ring.rows, case.shape.nbe * 144)
-                assert made.ring.stages > 1 or made.config.grid == tickets or 2 * one > ring.room(1, facts)
+                one = pipeline.stage_bytes(made.ring.rows, case.shape.nbe * 144)
+                assert (
+                    made.ring.stages > 1 or made.config.grid == tickets or 2 * one > pipeline.room(1, facts)
+                )
     own = tuning.l3("h200", CASE.shape, v.name)
     other = own.blocks_per_sm + 1
     held = l3_launch.plan(v, CASE, H200, other)
@@ -148,7 +151,7 @@ def test_other_shapes_and_devices_get_the_default_rule(v: l3.Variant) -> None:
 
 def test_what_cannot_be_launched_says_why() -> None:
     with pytest.raises(Unavailable, match="bulk copies need sm_90, this GPU is sm_80"):
-        l3_launch.plan(FORM_C, CASE, device.load("a100"))
+        l3_launch.plan(FORM_C, CASE, profiles.load("a100"))
     with pytest.raises(Unavailable, match="bytes of shared memory per block"):
         l3_launch.plan(FORM_C, l3.Case("test", 32, 1 << 19), H200)
     with pytest.raises(Unavailable, match="32r4b0s-drawn: needs"):

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from probes import l3, l3_arms, l3_geometries, l3_launch, l3_measure, l3_report, points
-from probes.core import tuning
-from probes.core.tuning import Geometry
 from probes.core.types import BadInput, Shape, Unavailable, WrongResult
+from probes.device import tuning
+from probes.device.tuning import Geometry
 from probes.gpu import partition as partition_module
 from tests.nogpu import l3_fakes
 from tests.nogpu.l3_fakes import GPU, ONE_BLOCK, RING, HostBench, flags

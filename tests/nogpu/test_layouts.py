@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.core import layouts, packing, q6k, regroup
-from probes.core.layouts import LAYOUTS, Layout, Piece, check_stride, ledger
-from probes.core.packing import pack, unpack
 from probes.core.types import BadInput, Shape
+from probes.formats import layouts, packing, q6k, regroup
+from probes.formats.layouts import LAYOUTS, Layout, Piece, check_stride, ledger
+from probes.formats.packing import pack, unpack
 
 MADE_UP = Layout(
     "sc_first", "group", Piece(32, 128, 16), Piece(160, 64, 16), Piece(0, 16, 0), Piece(16, 2, 0), 226
@@ -137,7 +137,7 @@ def test_without_numba_numpy_does_the_work(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_importing_the_packer_does_not_import_numba() -> None:
-    code = "import sys, probes.core.packing, probes.core.regroup; sys.exit('numba' in sys.modules)"
+    code = "import sys, probes.formats.packing, probes.formats.regroup; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

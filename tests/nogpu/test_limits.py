@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from probes import l2_limit, l3_report, limits
-from probes.core.rows import Row
+from probes.report.rows import Row
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from probes.core import gguf_file, layouts, models
-from probes.core.layouts import layout
 from probes.core.types import BadInput, Shape
+from probes.formats import gguf as gguf_file
+from probes.formats import layouts, models
+from probes.formats.layouts import layout
 
 GGUF = Path(__file__).parents[1] / "data" / "minilm-ffn_down-48rows.gguf"
 

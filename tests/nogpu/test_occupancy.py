@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.core import device
-from probes.core.occupancy import Limiter, max_registers, occupancy, tail_fraction, waves
 from probes.core.types import BadInput, Resources
+from probes.device import facts as profiles
+from probes.device.occupancy import Limiter, max_registers, occupancy, tail_fraction, waves
 
 DEVICES = ("gb10", "h200", "a100", "rtx4090")
 
@@ -58,7 +58,8 @@ def test_blocks_per_sm_equal_the_pinned_answers(
 ) -> None:
     registers, block, static, dynamic = case
     got = [
-        occupancy(Resources(registers, static), block, dynamic, device.load(d)).blocks_per_sm for d in DEVICES
+        occupancy(Resources(registers, static), block, dynamic, profiles.load(d)).blocks_per_sm
+        for d in DEVICES
     ]
     assert tuple(got) == want
 
@@ -76,52 +77,52 @@ def test_blocks_per_sm_equal_the_pinned_answers(
     ],
 )
 def test_the_limiter_is_named(slug: str, registers: int, static: int, blocks: int, limiter: Limiter) -> None:
-    o = occupancy(Resources(registers, static), 256, 0, device.load(slug))
+    o = occupancy(Resources(registers, static), 256, 0, profiles.load(slug))
     assert (o.blocks_per_sm, o.limiter) == (blocks, limiter)
     assert min(o.limits.values()) == blocks
     assert o.warps_per_sm == 8 * blocks
-    assert o.occupancy == 8 * blocks / device.load(slug).max_warps_per_sm
+    assert o.occupancy == 8 * blocks / profiles.load(slug).max_warps_per_sm
 
 
 def test_small_blocks_are_limited_by_block_slots() -> None:
-    assert occupancy(Resources(16), 32, 0, device.load("gb10")).limiter == "blocks"
+    assert occupancy(Resources(16), 32, 0, profiles.load("gb10")).limiter == "blocks"
 
 
 def test_allocation_granularities() -> None:
-    o = occupancy(Resources(33, 1), 96, 0, device.load("h200"))
+    o = occupancy(Resources(33, 1), 96, 0, profiles.load("h200"))
     assert o.registers_per_block == 3 * 1280  # 33 x 32 rounded up to 256s
     assert o.smem_per_block_bytes == 1152  # 1 + 1024 reserved, in pieces of 128
 
 
 def test_a_launch_that_cannot_be_says_why() -> None:
-    assert occupancy(Resources(65), 1024, 0, device.load("h200")).limiter == "registers"
-    assert occupancy(Resources(32), 128, 101_377, device.load("gb10")).limiter == "shared memory"
+    assert occupancy(Resources(65), 1024, 0, profiles.load("h200")).limiter == "registers"
+    assert occupancy(Resources(32), 128, 101_377, profiles.load("gb10")).limiter == "shared memory"
 
 
 @pytest.mark.parametrize("block", [0, -1, 1025])
 def test_a_bad_block_is_refused(block: int) -> None:
     with pytest.raises(BadInput, match=f"got {block}"):
-        occupancy(Resources(32), block, 0, device.load("h200"))
+        occupancy(Resources(32), block, 0, profiles.load("h200"))
 
 
 def test_negative_resources_are_refused() -> None:
     with pytest.raises(BadInput, match="negative"):
-        occupancy(Resources(32), 128, -1, device.load("h200"))
+        occupancy(Resources(32), 128, -1, profiles.load("h200"))
 
 
 def test_registers_for_a_wanted_occupancy() -> None:
     for slug in ("gb10", "h200"):
-        dev = device.load(slug)
+        dev = profiles.load(slug)
         assert max_registers(6, 256, dev) == 40  # what launch bounds (256, 6) hold a kernel to
         assert max_registers(5, 256, dev) == 48
         assert max_registers(1, 256, dev) == 255
     with pytest.raises(BadInput, match="7 blocks of 256 threads do not fit an SM of NVIDIA GB10; 6 do"):
-        max_registers(7, 256, device.load("gb10"))
+        max_registers(7, 256, profiles.load("gb10"))
 
 
 @given(st.integers(1, 6), st.integers(1, 256))
 def test_one_register_unit_more_would_not_fit(blocks: int, block: int) -> None:
-    dev = device.load("gb10")
+    dev = profiles.load("gb10")
     registers = max_registers(blocks, block, dev)
     assert occupancy(Resources(registers), block, 0, dev).blocks_per_sm >= blocks
     if registers < 255:
@@ -208,8 +209,8 @@ def test_every_answer_equals_cuda_occupancy_h(tmp_path: Path) -> None:
         )
         for _ in range(3000)
     ]
-    for slug in device.slugs():
-        d = device.load(slug)
+    for slug in profiles.slugs():
+        d = profiles.load(slug)
         sm = (d.max_threads_per_sm, d.regs_per_sm, d.smem_per_sm_bytes, 49152)
         facts = (*d.compute_capability, *sm, d.smem_per_block_max_bytes, d.smem_reserved_per_block_bytes)
         text = "\n".join(" ".join(map(str, (*facts, *case))) for case in cases)

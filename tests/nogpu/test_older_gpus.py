@@ -11,8 +11,10 @@ import pytest
 from probes import bench as bench_module
 from probes import l1, l2_chains, l3
 from probes.bench import Bench
-from probes.core import device, provenance, report, ring
 from probes.core.types import Resources, Unavailable
+from probes.device import facts as profiles
+from probes.device import pipeline
+from probes.report import provenance, tables
 
 L1_RINGS = [f"l1_{name}" for name, _, form in l1.variants() if form.stem == "l1_ring"]
 
@@ -37,7 +39,7 @@ def test_only_what_a_gpu_can_run_is_asked_for(
 
     monkeypatch.setattr(bench_module, "BACKENDS", {"numba": load})
     monkeypatch.setattr(bench_module, "bind", lambda binary: binary)
-    facts = replace(device.load("h200"), arch=arch)
+    facts = replace(profiles.load("h200"), arch=arch)
     made = Bench(SimpleNamespace(facts=facts), 0, 8, lambda line: None)  # type: ignore[arg-type]
     for probe, names in (("l1_ring", L1_RINGS), ("l3", list(l3.KERNELS))):
         asked.clear()
@@ -52,7 +54,7 @@ def test_only_what_a_gpu_can_run_is_asked_for(
 
 def test_which_kernels_are_rings_is_read_off_their_names() -> None:
     names = [*L1_RINGS, *l3.KERNELS, *l2_chains.kernel_names(), "l1_gpl_pf3", "l1_gpl_stream", "harness_read"]
-    since = {n: ring.since(n) for n in names}
+    since = {n: pipeline.since(n) for n in names}
     assert {n for n, s in since.items() if s == (8, 0)} == {f"l1_{lay}_async" for lay in l1.READ_OF}
     rings = {n for n, s in since.items() if s == (9, 0)}
     assert rings == {n for n in names if "ring" in n.split("_") or n == "l3_form_c"} and len(rings) == 12
@@ -64,7 +66,7 @@ def test_a_prediction_for_an_older_gpu_has_what_it_can_run(profile: str) -> None
     from probes import cli, l1_report
 
     args = cli.parser("l1").parse_args(["--case", "attn_v_7b", "--layout", "gpl"])
-    (rows,) = l1_report.predict(device.load(profile), args)
+    (rows,) = l1_report.predict(profiles.load(profile), args)
     said = {r.variant: r for r in rows if r.source == "predicted" and r.backend == "numba"}
     assert {v for v, r in said.items() if r.time_s} == {"padded_loop", "gpl_loop", "gpl_stream", "gpl_async"}
     assert "bulk copies need sm_90" in (said["gpl_ring"].skipped or "")
@@ -73,9 +75,9 @@ def test_a_prediction_for_an_older_gpu_has_what_it_can_run(profile: str) -> None
 
 def test_a_target_without_register_counts_says_so_first() -> None:
     head = provenance.collect(mode="predict", device="t4", seed=0, kernels_sha256="0", argv=["l1"])
-    assert report.first_line(head).startswith("Nothing was measured: predicted for t4")
+    assert tables.first_line(head).startswith("Nothing was measured: predicted for t4")
     head.device_facts["arch"] = "sm_75"
-    line = report.first_line(head)
+    line = tables.first_line(head)
     assert "no kernel is predicted for t4" in line and "sm_90" in line and "not for sm_75" in line
 
 

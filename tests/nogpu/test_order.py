@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from probes.core.order import gamma, reduce_units, roundings, spread
+from probes.formats.reduction import gamma, reduce_units, roundings, spread
 
 
 @pytest.mark.parametrize("units", [1, 31, 32, 255, 256, 257, 432, 592, 1024])

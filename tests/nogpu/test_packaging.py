@@ -57,7 +57,7 @@ def test_the_wheel_works_away_from_the_checkout(wheel: Path, tmp_path: Path) -> 
     with zipfile.ZipFile(wheel) as z:
         z.extractall(tmp_path)
     code = (
-        "import probes.core.verdict as v, probes.core.provenance as p, kernels_cu, kernels_numba\n"
+        "import probes.verdict.bars as v, probes.report.provenance as p, kernels_cu, kernels_numba\n"
         "print(v.__file__); print(len(v.bars()), p.git_state())"
     )
     env = {k: v for k, v in os.environ.items() if k != "PROBES_GIT"} | {"PYTHONPATH": str(tmp_path)}
@@ -119,6 +119,6 @@ def test_the_readme_s_links_lead_somewhere() -> None:
 
 
 def test_the_readme_s_tables_can_be_filled() -> None:
-    from probes.core.report import fill
+    from probes.report.tables import fill
 
     assert "new table" in fill((ROOT / "README.md").read_text(), "l1", "new table")

@@ -6,14 +6,16 @@ import dataclasses
 
 import pytest
 
-from probes.core import device, predict, trace
-from probes.core.device import DeviceFacts
-from probes.core.layouts import LAYOUTS
-from probes.core.recorded import figure
 from probes.core.types import BadInput, LaunchConfig, Resources, Shape, Work
+from probes.device import facts as profiles
+from probes.device import model
+from probes.device.facts import DeviceFacts
+from probes.formats import traffic
+from probes.formats.layouts import LAYOUTS
+from probes.verdict.record import figure
 
 ROUND = dataclasses.replace(
-    device.load("h200"),
+    profiles.load("h200"),
     sms=100,
     dram_bps=2e12,
     read_ceiling_bps=1e12,
@@ -26,9 +28,9 @@ BY_NAME = {lay.name: lay for lay in LAYOUTS}
 
 def estimate(
     dev: DeviceFacts = ROUND, grid: int = 800, traffic: int = 10**8, l1: int = 0, **counts: int
-) -> predict.Prediction:
+) -> model.Prediction:
     work = Work(traffic, traffic)
-    return predict.predict(work, Resources(32), LaunchConfig(grid, 256), dev, 25.0, l1, **counts)
+    return model.predict(work, Resources(32), LaunchConfig(grid, 256), dev, 25.0, l1, **counts)
 
 
 def test_dram_term_is_traffic_over_the_ceiling() -> None:
@@ -102,23 +104,23 @@ def test_no_clock_no_l1_term() -> None:
 def test_bad_input_is_refused() -> None:
     launch = LaunchConfig(1, 1024)
     with pytest.raises(BadInput, match="do not fit on NVIDIA H200: registers"):
-        predict.predict(Work(1, 1), Resources(80), launch, ROUND, 25.0, 0)
+        model.predict(Work(1, 1), Resources(80), launch, ROUND, 25.0, 0)
     with pytest.raises(BadInput, match="got 0 moved"):
-        predict.predict(Work(1, 0), Resources(32), launch, ROUND, 25.0, 0)
+        model.predict(Work(1, 0), Resources(32), launch, ROUND, 25.0, 0)
     with pytest.raises(BadInput, match="0 in flight"):
-        predict.predict(Work(1, 1), Resources(32), launch, ROUND, 0, 0)
+        model.predict(Work(1, 1), Resources(32), launch, ROUND, 0, 0)
 
 
 def content_gbps(slug: str, layout: str, shape: Shape) -> float:
-    lay, dev = BY_NAME[layout], device.load(slug)
-    asked = trace.requests(lay, shape)
+    lay, dev = BY_NAME[layout], profiles.load(slug)
+    asked = traffic.requests(lay, shape)
     content = shape.od * shape.nbe * 210
-    p = predict.predict(
-        Work(content, trace.traffic_bytes(lay, shape)),
+    p = model.predict(
+        Work(content, traffic.traffic_bytes(lay, shape)),
         Resources(40),
         LaunchConfig(shape.od, 256),
         dev,
-        trace.UNIT_BYTES,
+        traffic.UNIT_BYTES,
         asked.requested_bytes,
         l1_wavefronts=asked.wavefronts,
     )
@@ -149,7 +151,7 @@ def test_the_known_errors_are_those_of_the_docstring(
     got = content_gbps(slug, layout, shape)
     assert round(got) == predicted
     assert known <= got * 1.001 < known * 2.3  # a bound: never slower than what ran, up to 2.2 times too fast
-    doc = predict.__doc__
+    doc = model.__doc__
     assert doc is not None and f"{layout} {predicted} / {known}" in " ".join(doc.split())
     if slug == "gb10":
         case = {FFN_DOWN: "ffn_down_14b", LM_HEAD: "lm_head_14b"}[shape]
@@ -159,13 +161,11 @@ def test_the_known_errors_are_those_of_the_docstring(
 
 def test_gate_up_is_predicted_alike_for_pair_and_form_b() -> None:
     content = 27648 * (5120 // 256) * 144
-    gb10 = device.load("gb10")
+    gb10 = profiles.load("gb10")
     for variant, grid in (("pair", 27648), ("form_b", 432)):
-        p = predict.predict(
-            Work(content, content), Resources(40), LaunchConfig(grid, 256), gb10, 36.0, content
-        )
+        p = model.predict(Work(content, content), Resources(40), LaunchConfig(grid, 256), gb10, 36.0, content)
         assert round(content / p.time_s / 1e9) == 249
         recorded = figure("l3", "gate_up_14b", variant, "content_gbps")
         assert recorded is not None
-        assert predict.__doc__ is not None
-        assert f"{variant} 249 / {recorded.value}" in " ".join(predict.__doc__.split())
+        assert model.__doc__ is not None
+        assert f"{variant} 249 / {recorded.value}" in " ".join(model.__doc__.split())

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from probes import processes
-from probes.core.rows import Row
 from probes.core.types import BadInput
+from probes.report.rows import Row
 
 
 def row(variant: str, mean: float, notes: list[str] | None = None, **more: object) -> Row:

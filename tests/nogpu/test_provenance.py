@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.core import provenance
-from probes.core.provenance import Head, clean_argv
+from probes.report import provenance
+from probes.report.provenance import Head, clean_argv
 
 
 def test_command_lines_lose_their_machine(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.core import gguf_file, q4k, q8
 from probes.core.types import BadInput, Shape
+from probes.formats import gguf as gguf_file
+from probes.formats import q4k, q8
 
 DATA = Path(__file__).parents[1] / "data"
 GGUF = DATA / "minilm-ffn_down-48rows.gguf"

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from probes.core import q8
 from probes.core.types import BadInput
+from probes.formats import q8
 
 
 def naive(x: np.ndarray) -> bytes:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.core import recorded
-from probes.core.recorded import Figure, ResourcesHead, all_figures, figure, figures
 from probes.core.types import BadInput, Offline, Resources, Unavailable
+from probes.device import resources
+from probes.device.resources import ResourcesHead
+from probes.verdict.record import Figure, all_figures, figure, figures
 
 CASES = {
     "l1": {"ffn_down_14b", "lm_head_14b", "attn_v_14b", "14b_tg128", "14b_3254", "7b_tg128", "7b_1641"}
@@ -121,9 +124,9 @@ ROWS = [
 
 
 def test_round_trip_is_sorted_and_exact() -> None:
-    text = recorded.dump_resources(ROWS, HEAD)
-    assert text == recorded.dump_resources(reversed(ROWS), HEAD)
-    head, kernels = recorded.parse_resources(text)
+    text = resources.dump_resources(ROWS, HEAD)
+    assert text == resources.dump_resources(reversed(ROWS), HEAD)
+    head, kernels = resources.parse_resources(text)
     assert head == HEAD
     assert kernels == {(r.backend, r.name, r.arch): r.resources for r in ROWS}
     assert list(kernels) == sorted(kernels)
@@ -134,7 +137,7 @@ def test_round_trip_is_sorted_and_exact() -> None:
 def test_any_name_survives(name: str, registers: int, spill: int) -> None:
     row = Offline(name, "cu", "sm_90", Resources(registers, 0, spill))
     head = ResourcesHead({"cu": name}, {name: "1"})
-    assert recorded.parse_resources(recorded.dump_resources([row], head)) == (
+    assert resources.parse_resources(resources.dump_resources([row], head)) == (
         head,
         {("cu", name, "sm_90"): row.resources},
     )
@@ -142,11 +145,11 @@ def test_any_name_survives(name: str, registers: int, spill: int) -> None:
 
 def test_a_kernel_given_twice_is_refused() -> None:
     with pytest.raises(BadInput, match="given twice"):
-        recorded.dump_resources([ROWS[0], ROWS[0]], HEAD)
-    text = recorded.dump_resources(ROWS, HEAD)
+        resources.dump_resources([ROWS[0], ROWS[0]], HEAD)
+    text = resources.dump_resources(ROWS, HEAD)
     again = text + text[text.index("[[kernel]]") :]
     with pytest.raises(BadInput, match="given twice"):
-        recorded.parse_resources(again)
+        resources.parse_resources(again)
 
 
 @pytest.mark.parametrize(
@@ -161,45 +164,47 @@ def test_a_kernel_given_twice_is_refused() -> None:
     ],
 )
 def test_a_bad_file_names_its_fault(old: str, new: str, message: str) -> None:
-    text = recorded.dump_resources(ROWS, HEAD)
+    text = resources.dump_resources(ROWS, HEAD)
     assert old in text
     with pytest.raises(BadInput, match=message):
-        recorded.parse_resources(text.replace(old, new, 1))
+        resources.parse_resources(text.replace(old, new, 1))
 
 
-def serve(monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
-    monkeypatch.setattr(recorded, "_read", lambda name: text)
-    recorded._resources.cache_clear()
+def serve(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str | None) -> None:
+    if text is not None:
+        (folder / "resources.toml").write_text(text)
+    monkeypatch.setattr(resources, "PATH", folder / "resources.toml")
+    resources._resources.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def _fresh() -> object:
     yield
-    recorded._resources.cache_clear()
+    resources._resources.cache_clear()
 
 
-def test_nothing_recorded_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    serve(monkeypatch, None)
-    for ask in (recorded.load_resources, recorded.resources_head):
+def test_nothing_recorded_says_what_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    serve(monkeypatch, tmp_path, None)
+    for ask in (resources.load_resources, resources.resources_head):
         with pytest.raises(Unavailable, match="python -m probes resources"):
             ask()
 
 
-def test_lookup_by_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    serve(monkeypatch, recorded.dump_resources(ROWS, HEAD))
-    assert recorded.load_resources()["cu", "l1_dpl_pf", "sm_90"] == Resources(48, 32, 40)
-    assert recorded.resources_head().tool["nvcc"] == "13.0.88"
-    assert recorded.recorded_resources("numba", "l1_padded_loop", "sm_121").registers == 32
+def test_lookup_by_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    serve(monkeypatch, tmp_path, resources.dump_resources(ROWS, HEAD))
+    assert resources.load_resources()["cu", "l1_dpl_pf", "sm_90"] == Resources(48, 32, 40)
+    assert resources.resources_head().tool["nvcc"] == "13.0.88"
+    assert resources.recorded_resources("numba", "l1_padded_loop", "sm_121").registers == 32
     with pytest.raises(Unavailable, match=r"l1_dpl_pf on sm_75: take a device of sm_90, or measure"):
-        recorded.recorded_resources("cu", "l1_dpl_pf", "sm_75")
+        resources.recorded_resources("cu", "l1_dpl_pf", "sm_75")
     with pytest.raises(Unavailable, match=r"nor on any other; run `python -m probes resources`"):
-        recorded.recorded_resources("cu", "nothing", "sm_90")
+        resources.recorded_resources("cu", "nothing", "sm_90")
 
 
 def test_the_committed_resources_if_any_can_be_read() -> None:
     try:
-        kernels = recorded.load_resources()
+        kernels = resources.load_resources()
     except Unavailable as err:
         pytest.skip(str(err))
-    digests = recorded.resources_head().sources_sha256
+    digests = resources.resources_head().sources_sha256
     assert {backend for backend, _, _ in kernels} == {name.split(".")[1] for name in digests}

@@ -15,7 +15,7 @@ from tests.nogpu.l1_fakes import measured
 
 def test_replay_gives_the_files_verdicts_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from probes import __main__ as main
-    from probes.core import provenance, store
+    from probes.report import provenance, store
 
     head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
     rows = measured(0.83)
@@ -38,7 +38,7 @@ def test_replay_gives_the_files_verdicts_again(tmp_path: Path, capsys: pytest.Ca
 def test_replay_says_what_it_cannot_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows twice, rows that no check stands behind, and verdicts whose rows are gone."""
     from probes import __main__ as main
-    from probes.core import provenance, store
+    from probes.report import provenance, store
 
     head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
     rows, path = measured(0.83), tmp_path / "l1.json"
@@ -57,7 +57,7 @@ def test_replay_believes_samples_not_what_stands_beside_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from probes import __main__ as main
-    from probes.core import provenance, store
+    from probes.report import provenance, store
 
     head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
     rows = measured(0.83)

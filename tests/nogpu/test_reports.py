@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from probes import cli, readme
-from probes.core import recorded, report, store, verdict
 from probes.core.types import BadInput, Unavailable
+from probes.device import resources
+from probes.report import store, tables
+from probes.verdict import bars
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = sorted(
@@ -33,7 +35,7 @@ def test_a_report_is_of_the_kernels_as_they_are_or_says_that_it_is_stale(path: P
             "or, only where no GPU is to be had, add a note 'stale: reason' to its head"
         )
         assert readme.stale_mark(head) in (ROOT / "README.md").read_text()
-    assert head.bars_sha256 == verdict.bars_sha256()
+    assert head.bars_sha256 == bars.bars_sha256()
     assert rows
 
 
@@ -47,7 +49,7 @@ def test_verdicts_replay_from_the_samples(path: Path) -> None:
     }
     again = cli.part(probe_of(path), "report").judge([r for r in rows if not r.verdict], head.seed)
     assert {r.id: (r.verdict, r.ratio_to_baseline, r.noise_floor) for r in again} == close
-    swept = any(report.POINT in r.variant for r in rows)
+    swept = any(tables.POINT in r.variant for r in rows)
     assert bool(kept) is not swept, "every report decides something, but for a sweep over launches"
     assert swept is path.stem.endswith(("-sweep", "-geometries"))
 
@@ -71,7 +73,7 @@ def test_recorded_resources_are_of_the_kernels_as_they_are() -> None:
     from probes import sources
 
     try:
-        head = recorded.resources_head()
+        head = resources.resources_head()
     except Unavailable as error:
         pytest.fail(str(error))
     for name in cli.PROBES:
@@ -90,11 +92,11 @@ def test_recorded_resources_are_what_the_compilers_say(
     from probes.resources import ARCHS
 
     monkeypatch.setenv("PROBES_BUILD_DIR", str(tmp_path))
-    known = recorded.load_resources()
+    known = resources.load_resources()
     made = [row for arch in ARCHS for row in numba_compile.offline("l1", arch)]
     made += numba_compile.offline("l1_ring", ARCHS[0])
     try:
-        if build.compiler_version() == recorded.resources_head().tool["nvcc"]:
+        if build.compiler_version() == resources.resources_head().tool["nvcc"]:
             made += [row for stem in cli.stems("l1") for row in build.offline(f"{stem}.cu", ARCHS[0])]
     except Unavailable:
         pass

@@ -11,10 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from probes import l3_data
-from probes.core import decode, q4k, q6k, q8, ring, swiglu
-from probes.core.layouts import layout
-from probes.core.packing import pack
 from probes.core.types import Resources, Shape, Unavailable
+from probes.device import pipeline
+from probes.formats import layer as decode_layer
+from probes.formats import q4k, q6k, q8, swiglu
+from probes.formats.layouts import layout
+from probes.formats.packing import pack
 from probes.l3_data import Wanted
 from tests.nogpu import ring_on_host
 from tests.nogpu.numba_on_host import GATE
@@ -50,7 +52,7 @@ def form_c(
         sizes = map(np.int32, (nbe, nf, rows, stages))
         ring_on_host.launch(
             monkeypatch, make, (w, x8, out, words, counter if drawn else None, *sizes), grid,
-            32 * (sets + 2), stages * ring.stage_bytes(rows, nbe * STRIDE), [0], seed + again, cluster=grid,
+            32 * (sets + 2), stages * pipeline.stage_bytes(rows, nbe * STRIDE), [0], seed + again, cluster=grid,
         )  # fmt: skip
         same(out[:-1], want.q8)
         assert out[-1] == 0xFFFFFFFF, "a word past the end was written"
@@ -97,7 +99,7 @@ def test_l3_s_ring_kernels_equal_the_oracle(monkeypatch: pytest.MonkeyPatch) -> 
     for rows, stages, grid, drawn in ((5, 2, 2, True), (16, 1, 3, False)):
         gu, counter = np.full(129, np.nan, np.float32), np.zeros(1, np.uint32)
         args = (raw, x8, gu, counter if drawn else None, *map(np.int32, (nbe, 128, rows, stages)))
-        smem = stages * ring.stage_bytes(rows, nbe * STRIDE)
+        smem = stages * pipeline.stage_bytes(rows, nbe * STRIDE)
         ring_on_host.launch(monkeypatch, matmul_ring, args, grid, 64, smem, shuffled(grid, rows))
         same(gu[:-1], want.gu)
         assert np.isnan(gu[-1]) and counter[0] == 0
@@ -132,7 +134,7 @@ def test_l2_s_ring_kernels_equal_the_oracle_and_hand_on(
     from kernels_numba import held, l2_ring, q4k_held
 
     shape = Shape(12, 512)
-    raw = decode.weights(shape, 3, "q4_K" if name == "q4k" else "q6_K")
+    raw = decode_layer.weights(shape, 3, "q4_K" if name == "q4k" else "q6_K")
     w = raw if name == "q4k" else pack(raw, layout("dpl"))
     x8 = q8.quantise(np.random.default_rng(4).standard_normal(shape.id).astype(np.float32))
     want = (q4k if name == "q4k" else q6k).reference(raw, x8)
@@ -147,7 +149,7 @@ def test_l2_s_ring_kernels_equal_the_oracle_and_hand_on(
         sizes = map(np.int32, (shape.nbe, stride, shape.od, rows, stages, ahead, 0))
         asked = ring_on_host.launch(
             monkeypatch, make, (w, x8, following, out, *sizes, None), grid, 64,
-            stages * ring.stage_bytes(rows, stride), shuffled(grid, ahead), gate=gate.of,
+            stages * pipeline.stage_bytes(rows, stride), shuffled(grid, ahead), gate=gate.of,
         )  # fmt: skip
         same(out[:-1], want)
         assert np.isnan(out[-1])

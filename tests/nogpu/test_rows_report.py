@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.core import report, store
-from probes.core.provenance import Head
-from probes.core.rows import FIELDS, Row
 from probes.core.types import BadInput
+from probes.report import store, tables
+from probes.report.provenance import Head
+from probes.report.rows import FIELDS, Row
 
 FIXED = (
     "probe case variant backend source device shape time_s time_s_p25 time_s_p75 samples_s content_bytes "
@@ -59,13 +59,13 @@ def test_json_names_are_the_design_s() -> None:
 def test_rows_and_heads_round_trip(tmp_path: Path) -> None:
     rows = [row(), row(variant="pf|x", skipped="needs 256 < units", notes=["hot", "µ"], agrees=False)]
     store.write_json(tmp_path / "deep" / "l1.json", head(complete=True), rows)
-    got_head, got = report.read_json(tmp_path / "deep" / "l1.json")
+    got_head, got = tables.read_json(tmp_path / "deep" / "l1.json")
     assert got == rows
     assert got_head == head(complete=True)
     text = (tmp_path / "deep" / "l1.json").read_text()
     assert text.count("\n") < 50  # one row a line
     store.write_json(tmp_path / "none.json", head(), [])
-    assert report.read_json(tmp_path / "none.json") == (head(), [])
+    assert tables.read_json(tmp_path / "none.json") == (head(), [])
 
 
 @settings(max_examples=40, deadline=None)
@@ -131,7 +131,7 @@ def test_malformed_files_are_refused(tmp_path: Path, text: str, says: str) -> No
     file = tmp_path / "x.json"
     file.write_text(text)
     with pytest.raises(BadInput, match=says) as e:
-        report.read_json(file)
+        tables.read_json(file)
     assert "x.json" in str(e.value)
     assert "\n" not in str(e.value)
 
@@ -140,7 +140,7 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
     for path in (tmp_path / "gone.json", tmp_path, tmp_path / "bytes.json"):
         with pytest.raises(BadInput, match=path.name):
-            report.read_json(path)
+            tables.read_json(path)
 
 
 def test_a_killed_run_keeps_its_rows(tmp_path: Path) -> None:
@@ -150,9 +150,9 @@ def test_a_killed_run_keeps_its_rows(tmp_path: Path) -> None:
 import os, signal, sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from pathlib import Path
-from probes.core.provenance import Head
-from probes.core.rows import Row
-from probes.core.store import ReportFile
+from probes.report.provenance import Head
+from probes.report.rows import Row
+from probes.report.store import ReportFile
 head = Head(mode="measure", device="d", seed=1, kernels_sha256="", argv=[])
 with ReportFile(Path({str(file)!r}), head) as f:
     for k in range(3):
@@ -160,25 +160,25 @@ with ReportFile(Path({str(file)!r}), head) as f:
     os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=30).returncode == -9
-    got_head, rows = report.read_json(file)
+    got_head, rows = tables.read_json(file)
     assert [r.case for r in rows] == ["0", "1", "2"]
     assert not got_head.complete
-    assert "INCOMPLETE" in report.document("L1", got_head, rows)
+    assert "INCOMPLETE" in tables.document("L1", got_head, rows)
 
 
 def test_ctrl_c_keeps_finished_rows_and_the_end_completes(tmp_path: Path) -> None:
     file = tmp_path / "l1.json"
-    with pytest.raises(KeyboardInterrupt), report.ReportFile(file, head()) as f:
+    with pytest.raises(KeyboardInterrupt), tables.ReportFile(file, head()) as f:
         f.add(row())
         raise KeyboardInterrupt
-    assert report.read_json(file) == (head(), [row()])
-    with report.ReportFile(file, head()) as f:
+    assert tables.read_json(file) == (head(), [row()])
+    with tables.ReportFile(file, head()) as f:
         f.add(one := row())
         one.verdict, one.reason = "NO-GO", "because"
-    got_head, rows = report.read_json(file)
+    got_head, rows = tables.read_json(file)
     assert got_head.complete
     assert rows[0].verdict == "NO-GO"
-    with report.ReportFile(None, head()) as f:
+    with tables.ReportFile(None, head()) as f:
         f.add(row())
     assert f.head.complete
 
@@ -198,7 +198,7 @@ def test_a_full_or_closed_disk_is_one_clear_line(
         store.write_json(file, head(), [row(), row()])
     assert "\n" not in str(e.value)
     monkeypatch.undo()
-    assert report.read_json(file)[1] == [row()]  # the old file stays whole
+    assert tables.read_json(file)[1] == [row()]  # the old file stays whole
     assert list(tmp_path.iterdir()) == [file]  # and no temporary one is left
 
 
@@ -216,29 +216,29 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "file" / "l1.json", tmp_path / "folder", tmp_path / ("x" * 300), Path("a\0b")):
-        with pytest.raises(BadInput, match="cannot write"), report.ReportFile(path, head()):
+        with pytest.raises(BadInput, match="cannot write"), tables.ReportFile(path, head()):
             pytest.fail("nothing may be measured before the file is known to be writable")
 
 
 def test_units() -> None:
-    assert report.format_time(176.5e-6) == "176.5 µs"
-    assert report.format_time(2.25e-6) == "2.25 µs"
-    assert report.format_time(45.45e-3) == "45.450 ms"
-    assert report.format_time(1.5) == "1.50 s"
-    assert report.format_time(-2e-6) == "-2.00 µs"
-    assert report.format_time(176.5e-6, predicted=True) == "~176.5 µs"
-    assert report.format_percent(0.6213) == "62.1 %"
-    assert report.format_percent(0.0427, 2, sign=True) == "+4.27 %"
-    assert report.format_bytes(58_060_800) == "55.37 MiB"
-    assert report.format_bytes(4 << 30) == "4.00 GiB"
-    assert report.format_bytes(210) == "210 B"
-    assert report.format_ratio(0.829, 0.8261, 0.83224) == "0.8290 [0.8261, 0.8322]"
-    assert report.format_ratio(0.829) == "0.8290"
-    assert report.format_time(None) == report.format_percent(None) == report.format_ratio(None) == ""
+    assert tables.format_time(176.5e-6) == "176.5 µs"
+    assert tables.format_time(2.25e-6) == "2.25 µs"
+    assert tables.format_time(45.45e-3) == "45.450 ms"
+    assert tables.format_time(1.5) == "1.50 s"
+    assert tables.format_time(-2e-6) == "-2.00 µs"
+    assert tables.format_time(176.5e-6, predicted=True) == "~176.5 µs"
+    assert tables.format_percent(0.6213) == "62.1 %"
+    assert tables.format_percent(0.0427, 2, sign=True) == "+4.27 %"
+    assert tables.format_bytes(58_060_800) == "55.37 MiB"
+    assert tables.format_bytes(4 << 30) == "4.00 GiB"
+    assert tables.format_bytes(210) == "210 B"
+    assert tables.format_ratio(0.829, 0.8261, 0.83224) == "0.8290 [0.8261, 0.8322]"
+    assert tables.format_ratio(0.829) == "0.8290"
+    assert tables.format_time(None) == tables.format_percent(None) == tables.format_ratio(None) == ""
 
 
 def test_a_case_s_table() -> None:
-    text = report.case_table([row(), row(variant="padded_loop", ratio_to_baseline=None)])
+    text = tables.case_table([row(), row(variant="padded_loop", ratio_to_baseline=None)])
     title, _, header, *_ = text.splitlines()
     assert title == "ffn_down_14b, 5120x13824 on nvidia-h200: measured"
     for word in ("variant", "backend", "content GB/s", "traffic GB/s", "of ceiling", "regs", "spill B",
@@ -254,18 +254,18 @@ def test_a_case_s_table() -> None:
 
 def test_every_line_says_its_source_where_they_differ() -> None:
     rows = [row(), row(source="recorded", variant="padded_loop"), row(source="predicted", variant="gs_loop")]
-    text = report.case_table(rows)
+    text = tables.case_table(rows)
     assert text.splitlines()[0].endswith("measured and recorded and predicted")
     lines = text.splitlines()[4:]
     assert all(r.source in line for r, line in zip(rows, lines, strict=True))
     assert ["~24.60 µs" in line for line in lines] == [False, False, True]
-    judged = report.verdict_table([replace(r, verdict="GO", reason="so") for r in rows])
+    judged = tables.verdict_table([replace(r, verdict="GO", reason="so") for r in rows])
     assert judged.splitlines()[0] == "Verdicts on nvidia-h200: measured and recorded and predicted"
     assert "source" in judged.splitlines()[2]
 
 
 def test_skipped_and_doubtful_rows_are_seen() -> None:
-    text = report.case_table(
+    text = tables.case_table(
         [row(), row(variant="dpl_pf", time_s=None, skipped="432 units | 513 is too many")]
     )
     assert "SKIPPED (432 units | 513 is too many)" in text
@@ -285,25 +285,25 @@ def test_skipped_and_doubtful_rows_are_seen() -> None:
         "1 of 4 samples at a lower clock",
     ]
     assert row(event_loop_time_s=30e-6).doubts() == []  # below 50 µs the two need not agree
-    assert "above the read ceiling" in report.case_table([row(fraction_of_ceiling=1.02)])
+    assert "above the read ceiling" in tables.case_table([row(fraction_of_ceiling=1.02)])
     assert row(fraction_of_ceiling=1 + 2**-52, event_loop_time_s=30e-6).doubts() == [], "that is rounding"
 
 
 def test_markdown_escapes_and_keeps_its_columns() -> None:
-    text = report.case_table([row(variant="007", skipped="a | b\nc < d")], markdown=True)
+    text = tables.case_table([row(variant="007", skipped="a | b\nc < d")], markdown=True)
     lines = text.splitlines()
     assert lines[0].startswith("### ")
     assert "SKIPPED (a \\| b c &lt; d)" in lines[-1]
     assert lines[-1].startswith("| 007 ")  # not turned into the number 7
     bars = {line.replace("\\|", "").count("|") for line in lines[2:]}
     assert len(bars) == 1
-    assert report.case_table([]) == "(no rows)"
-    assert report.table(["a"], []) == "(no rows)"
+    assert tables.case_table([]) == "(no rows)"
+    assert tables.table(["a"], []) == "(no rows)"
 
 
 def test_a_whole_document() -> None:
     rows = [row(verdict="NO-GO", reason="gain | none", noise_floor=0.004, recorded="LANDED", agrees=False)]
-    md = report.document("L1", head(complete=True, neighbours=["another process is on the GPU"]), rows)
+    md = tables.document("L1", head(complete=True, neighbours=["another process is on the GPU"]), rows)
     assert md.splitlines()[2] == "Measured on nvidia-h200, driver 580.1, 2026-01-01T00:00:00Z."
     assert "NOTE: another process" in md
     assert "INCOMPLETE" not in md
@@ -312,16 +312,16 @@ def test_a_whole_document() -> None:
     assert "0.40 %" in md
     assert "LANDED" in md
     assert "git not from a checkout" in md
-    text = report.document("L1", head(mode="predict", device="gb10"), rows, markdown=False)
+    text = tables.document("L1", head(mode="predict", device="gb10"), rows, markdown=False)
     assert text.splitlines()[2].startswith("Nothing was measured")
     assert "#" not in text
 
 
 def test_fill_between_markers() -> None:
     text = "a\n<!-- l1:begin -->\nold\n<!-- l1:end -->\nb\n"
-    once = report.fill(text, "l1", "new\n")
+    once = tables.fill(text, "l1", "new\n")
     assert once == "a\n<!-- l1:begin -->\nnew\n<!-- l1:end -->\nb\n"
-    assert report.fill(once, "l1", "new") == once
+    assert tables.fill(once, "l1", "new") == once
     for bad in ("", "<!-- l1:end --><!-- l1:begin -->", text + text):
         with pytest.raises(BadInput, match="l1:begin"):
-            report.fill(bad, "l1", "x")
+            tables.fill(bad, "l1", "x")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from probes import sass, twins
-from probes.core.rows import Row
 from probes.core.types import Unavailable
+from probes.report.rows import Row
 
 TEXT = """
 		Function : l1_padded_loop

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from probes import selfcheck
-from probes.core import store
-from probes.core.rows import Row
+from probes.report import store
+from probes.report.rows import Row
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from probes import cli, summary
-from probes.core import store
+from probes.report import store
 
 REPORTS = Path(__file__).resolve().parents[2] / "out" / "nvidia-h200"
 

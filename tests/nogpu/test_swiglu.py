@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from probes.core.swiglu import EXP, exp, swiglu
+from probes.formats.swiglu import EXP, exp, swiglu
 
 STEP = 509  # every 509th float32: 4.4 million of them
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.core import trace
-from probes.core.layouts import LAYOUTS, Layout, Piece
 from probes.core.types import BadInput, Shape
+from probes.formats import traffic
+from probes.formats.layouts import LAYOUTS, Layout, Piece
 
 BY_NAME = {lay.name: lay for lay in LAYOUTS}
 
@@ -78,20 +78,20 @@ SHAPES = st.builds(lambda od, nbe: Shape(od, 256 * nbe), st.integers(1, 9), st.i
     st.sampled_from((1, 16, 32, 64, 128)),
     st.sampled_from(("matrix", "warp", "block")),
 )
-def test_fetched_bytes_equal_the_sets(lay: Layout, shape: Shape, granule: int, scope: trace.Scope) -> None:
-    assert trace.fetched_bytes(lay, shape, granule, scope) == brute(lay, shape, granule, scope)
+def test_fetched_bytes_equal_the_sets(lay: Layout, shape: Shape, granule: int, scope: traffic.Scope) -> None:
+    assert traffic.fetched_bytes(lay, shape, granule, scope) == brute(lay, shape, granule, scope)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from(ANY), SHAPES, st.sampled_from((32, 64, 128)))
 def test_bytes_per_load_equal_the_sets(lay: Layout, shape: Shape, granule: int) -> None:
-    assert trace.fetched_bytes(lay, shape, granule, "load") == brute(lay, shape, granule, "load")
+    assert traffic.fetched_bytes(lay, shape, granule, "load") == brute(lay, shape, granule, "load")
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from(ANY), SHAPES)
 def test_requests_equal_the_sets(lay: Layout, shape: Shape) -> None:
-    got = trace.requests(lay, shape)
+    got = traffic.requests(lay, shape)
     want = [Counter[str]() for _ in got.loads]
     weights = len(got.loads) - 5
     for row in range(shape.od):
@@ -126,14 +126,14 @@ def test_requests_equal_the_sets(lay: Layout, shape: Shape) -> None:
 @given(st.sampled_from(ANY), SHAPES)
 def test_loads_touch_the_content_and_nothing_else(lay: Layout, shape: Shape) -> None:
     content = shape.od * shape.nbe * 210
-    assert trace.fetched_bytes(lay, shape, 1) == content
-    assert trace.dead_bytes(lay, shape) == shape.od * lay.row_stride(shape.nbe) - content
+    assert traffic.fetched_bytes(lay, shape, 1) == content
+    assert traffic.dead_bytes(lay, shape) == shape.od * lay.row_stride(shape.nbe) - content
 
 
 @pytest.mark.parametrize("lay", ANY, ids=lambda lay: lay.name)
 def test_every_load_is_aligned_to_its_width(lay: Layout) -> None:
     for nbe in (1, 2, 3, 14, 20, 54, 74):
-        for load in trace.weight_loads(lay, nbe):
+        for load in traffic.weight_loads(lay, nbe):
             for row in range(8):
                 assert not ((row * lay.row_stride(nbe) + load.address) % load.width).any()
 
@@ -141,15 +141,15 @@ def test_every_load_is_aligned_to_its_width(lay: Layout) -> None:
 @pytest.mark.parametrize("shape", [FFN_DOWN, LM_HEAD, Shape(1024, 5120), Shape(3584, 18944)], ids=str)
 def test_sectors_of_the_model_shapes(shape: Shape) -> None:
     blocks = shape.od * shape.nbe
-    assert trace.traffic_bytes(BY_NAME["padded"], shape) == 224 * blocks
-    assert trace.traffic_bytes(BY_NAME["gs"], shape) == 224 * blocks
+    assert traffic.traffic_bytes(BY_NAME["padded"], shape) == 224 * blocks
+    assert traffic.traffic_bytes(BY_NAME["gs"], shape) == 224 * blocks
     for name in ("dpl", "gpl"):
         stored = shape.od * BY_NAME[name].row_stride(shape.nbe)
-        assert stored <= trace.traffic_bytes(BY_NAME[name], shape) < stored + 32
+        assert stored <= traffic.traffic_bytes(BY_NAME[name], shape) < stored + 32
 
 
 def test_the_dram_ratio_that_counters_showed() -> None:
-    padded, dpl = (trace.traffic_bytes(BY_NAME[n], FFN_DOWN) for n in ("padded", "dpl"))
+    padded, dpl = (traffic.traffic_bytes(BY_NAME[n], FFN_DOWN) for n in ("padded", "dpl"))
     assert padded / 1e6 == pytest.approx(61.97, rel=0.001)  # profiler, H200
     assert dpl / 1e6 == pytest.approx(58.11, rel=0.001)
     assert padded / dpl == pytest.approx(1.0663, abs=5e-4)
@@ -164,36 +164,38 @@ def test_the_dram_ratio_that_counters_showed() -> None:
         ("load", (224.0, 320.0, 210.1, 244.7)),
     ],
 )
-def test_the_table_of_the_module(scope: trace.Scope, want: tuple[float, ...]) -> None:
+def test_the_table_of_the_module(scope: traffic.Scope, want: tuple[float, ...]) -> None:
     blocks = FFN_DOWN.od * FFN_DOWN.nbe
     got = [
-        round(trace.fetched_bytes(BY_NAME[name], FFN_DOWN, granule, scope) / blocks, 1)
+        round(traffic.fetched_bytes(BY_NAME[name], FFN_DOWN, granule, scope) / blocks, 1)
         for name in ("padded", "dpl")
         for granule in (32, 64)
     ]
     assert tuple(got) == want
-    assert trace.__doc__ is not None and " ".join(f"{x:.1f}" for x in want) in " ".join(trace.__doc__.split())
+    assert traffic.__doc__ is not None and " ".join(f"{x:.1f}" for x in want) in " ".join(
+        traffic.__doc__.split()
+    )
 
 
 def test_the_recorded_useful_share_is_a_64_byte_figure_of_lone_blocks() -> None:
     padded = BY_NAME["padded"]
-    assert trace.useful_fraction(padded, FFN_DOWN) == 210 / 224
-    assert trace.useful_fraction(padded, FFN_DOWN, 64, "block") == 210 / 256
+    assert traffic.useful_fraction(padded, FFN_DOWN) == 210 / 224
+    assert traffic.useful_fraction(padded, FFN_DOWN, 64, "block") == 210 / 256
 
 
 def test_dead_bytes_per_block() -> None:
     blocks = FFN_DOWN.od * FFN_DOWN.nbe
-    assert trace.dead_bytes(BY_NAME["padded"], FFN_DOWN) == 14 * blocks
-    assert trace.dead_bytes(BY_NAME["dpl"], FFN_DOWN) == 4 * FFN_DOWN.od  # 11340 -> 11344 per row
+    assert traffic.dead_bytes(BY_NAME["padded"], FFN_DOWN) == 14 * blocks
+    assert traffic.dead_bytes(BY_NAME["dpl"], FFN_DOWN) == 4 * FFN_DOWN.od  # 11340 -> 11344 per row
 
 
 def test_what_a_unit_asks_for_and_what_is_its_own() -> None:
-    assert trace.asked_per_unit(BY_NAME["padded"]) == trace.asked_per_unit(BY_NAME["dpl"]) == (64, 24)
-    assert trace.asked_per_unit(BY_NAME["gs"]) == trace.asked_per_unit(BY_NAME["gpl"]) == (24, 24)
+    assert traffic.asked_per_unit(BY_NAME["padded"]) == traffic.asked_per_unit(BY_NAME["dpl"]) == (64, 24)
+    assert traffic.asked_per_unit(BY_NAME["gs"]) == traffic.asked_per_unit(BY_NAME["gpl"]) == (24, 24)
 
 
 def test_group_order_asks_for_each_byte_once_but_d() -> None:
-    got = trace.requests(BY_NAME["gpl"], FFN_DOWN)
+    got = traffic.requests(BY_NAME["gpl"], FFN_DOWN)
     assert got.weight_requested_bytes == FFN_DOWN.od * FFN_DOWN.nunits * 28
     ql = got.loads[0]
     assert ql.warp_loads == FFN_DOWN.od * 14
@@ -201,7 +203,7 @@ def test_group_order_asks_for_each_byte_once_but_d() -> None:
 
 
 def test_trips_of_the_loop() -> None:
-    assert [trace.iterations(Shape(1, x)) for x in (256, 8192, 8448, 13824, 16384, 18944)] == [
+    assert [traffic.iterations(Shape(1, x)) for x in (256, 8192, 8448, 13824, 16384, 18944)] == [
         1,
         1,
         2,
@@ -214,4 +216,4 @@ def test_trips_of_the_loop() -> None:
 @pytest.mark.parametrize("granularity", [0, -32, 48, 512])
 def test_a_bad_granularity_is_refused(granularity: int) -> None:
     with pytest.raises(BadInput, match=f"got {granularity}"):
-        trace.traffic_bytes(BY_NAME["padded"], FFN_DOWN, granularity)
+        traffic.traffic_bytes(BY_NAME["padded"], FFN_DOWN, granularity)

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from probes import l1, l1_ring
-from probes.core import device, tuning
-from probes.core.layouts import LAYOUTS, layout
-from probes.core.tuning import Geometry
 from probes.core.types import BadInput, Shape, Unavailable
+from probes.device import facts as profiles
+from probes.device import tuning
+from probes.device.tuning import Geometry
+from probes.formats.layouts import LAYOUTS, layout
 
-H200 = device.load("h200")
+H200 = profiles.load("h200")
 GPL = layout("gpl")
 
 
@@ -59,7 +60,7 @@ def test_the_default_rule(shape: Shape, want: str) -> None:
 
 def test_the_default_rule_fits_wherever_a_row_does() -> None:
     for name in ("gb10", "h100", "h200"):
-        facts = device.load(name)
+        facts = profiles.load(name)
         for case in l1.CASES:
             for lay in LAYOUTS:
                 stride = lay.row_stride(case.shape.nbe)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.core import verdict
 from probes.core.types import BadInput
-from probes.core.verdict import agree, all_of, bar, bars, judge, judge_ratio
+from probes.verdict import bars as bars_module
+from probes.verdict.bars import agree, all_of, bar, bars, judge, judge_ratio
 
 BAR = 0.0165
 
@@ -89,10 +89,10 @@ def test_bad_figures_are_refused(gain: float, low: float, high: float, floor: fl
 
 
 def test_gains_by_metric() -> None:
-    assert verdict.gain_of("time_saved", 0.8, 0.79, 0.82) == pytest.approx((0.2, 0.18, 0.21))
-    assert verdict.gain_of("speedup", 0.8, 0.79, 0.82) == pytest.approx((0.25, 1 / 0.82 - 1, 1 / 0.79 - 1))
+    assert bars_module.gain_of("time_saved", 0.8, 0.79, 0.82) == pytest.approx((0.2, 0.18, 0.21))
+    assert bars_module.gain_of("speedup", 0.8, 0.79, 0.82) == pytest.approx((0.25, 1 / 0.82 - 1, 1 / 0.79 - 1))
     with pytest.raises(BadInput, match=r"0\.7"):
-        verdict.gain_of("speedup", 0.7, 0.79, 0.82)
+        bars_module.gain_of("speedup", 0.7, 0.79, 0.82)
 
 
 def test_the_recorded_figures_get_the_recorded_verdicts() -> None:
@@ -122,12 +122,12 @@ def test_bars() -> None:
     assert pytest.approx(0.004 * 45.45 / 11, rel=0.01) == l1.bar
     with pytest.raises(BadInput, match=r"l1\.dpl"):
         bar("l1.dlp")
-    assert len(verdict.bars_sha256()) == 64
+    assert len(bars_module.bars_sha256()) == 64
 
 
 def test_targets_are_no_bars() -> None:
-    found = verdict.targets("l1.limit")
-    assert found.metric == "fraction_of_same_bytes_read" and "l1.limit" not in verdict.bars()
+    found = bars_module.targets("l1.limit")
+    assert found.metric == "fraction_of_same_bytes_read" and "l1.limit" not in bars_module.bars()
     assert found.targets == {
         "ffn_down_14b": 0.85, "lm_head_14b": 0.93, "attn_v_14b": 0.80,
         "ffn_down_7b": 0.85, "lm_head_7b": 0.95,
@@ -156,5 +156,5 @@ def test_a_verdict_over_parts() -> None:
 
 
 def test_exit_codes() -> None:
-    assert verdict.exit_code(["GO", "NO-GO", None]) == 0
-    assert verdict.exit_code(["GO", "INCONCLUSIVE"]) == 3
+    assert bars_module.exit_code(["GO", "NO-GO", None]) == 0
+    assert bars_module.exit_code(["GO", "INCONCLUSIVE"]) == 3

@@ -1,0 +1,70 @@
+"""python -m probes readme: the README's tables, made again from the committed reports. No GPU needed.
+
+A report that a kernel has outrun must say so: `stale_mark` is what its table then begins with.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from probes.core.types import BadInput
+from probes.report import store, tables
+from probes.report.provenance import Head
+
+DEVICE = "nvidia-h200"
+STALE = "stale: "
+
+
+def stale_mark(head: Head) -> str:
+    """The reason why a report may lag behind its kernels, '' where it claims not to."""
+    return next((n for n in head.notes if str(n).startswith(STALE)), "")
+
+
+def block(name: str, path: Path) -> str:
+    """One probe's block of the README, from its committed report."""
+    from probes import cli
+
+    head, rows = store.read_json(path)
+    if head.mode != "measure" or not head.complete:
+        raise BadInput(f"{path} is not a finished measurement; a README shows nothing else")
+    mark = stale_mark(head)
+    lines = [f"**{mark}**\n"] if mark else []
+    return "\n".join([*lines, cli.part(name, "report").readme(rows), "", tables.first_line(head)])
+
+
+def filled(text: str, folder: Path) -> str:
+    """The README's text with every probe's block made from the reports in `folder`."""
+    from probes import cli
+
+    for name in cli.PROBES:
+        path = folder / f"{name}.json"
+        text = tables.fill(text, name, block(name, path) if path.exists() else "(not measured yet)")
+    return text
+
+
+def main(argv: list[str]) -> int:
+    """Rewrite README.md in the current folder; with --check only compare."""
+    from probes import cli
+
+    p = argparse.ArgumentParser(prog="python -m probes readme", description=(__doc__ or "").splitlines()[0])
+    p.add_argument("--check", action="store_true", help="compare only; write nothing")
+    args = p.parse_args(argv)
+
+    def work() -> int:
+        readme = Path("README.md")
+        if not readme.exists():
+            raise BadInput("no README.md in the current folder; run this in a checkout's root")
+        try:
+            text = readme.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"cannot read {readme}: {error}") from error
+        new = filled(text, Path("out") / DEVICE)
+        if args.check:
+            if new != text:
+                raise BadInput("README.md lags behind the committed reports; run: python -m probes readme")
+            return 0
+        store.write_text(readme, new)
+        return 0
+
+    return cli.guarded(work)

@@ -1,0 +1,84 @@
+"""python -m probes replay FILE: a report's verdicts again, from its own samples. No GPU needed."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from probes import cli
+from probes.core.types import BadInput
+from probes.engine import digests, judge, probe, sweep
+from probes.report import store, tables
+from probes.report.rows import Row
+from probes.verdict import bars
+
+
+def main(argv: Sequence[str]) -> int:
+    """Judge a report again; the exit code of its verdicts."""
+    p = argparse.ArgumentParser(
+        prog="python -m probes replay", description="A report's verdicts again, from its samples."
+    )
+    p.add_argument("file", type=Path, help="a report's JSON")
+    args = p.parse_args(argv)
+    return cli.guarded(lambda: _work(args.file))
+
+
+def _work(file: Path) -> int:
+    head, rows = store.read_json(file)
+    names = sorted({r.probe for r in rows} & set(probe.names()))
+    if not names:
+        raise BadInput(f"{file} holds no rows of {', '.join(probe.names())}")
+    if head.mode != "measure":
+        raise BadInput(f"{file} was predicted: it holds no samples to judge")
+    again = rejudged(rows, names, head.seed, file)
+    print(tables.first_line(head))
+    if sweep.swept(rows):
+        print("NOTE: a sweep over launches, which judges nothing")
+        return 0
+    if not head.complete:
+        print("NOTE: the run was stopped; these are its finished rows only")
+    if head.bars_sha256 not in {digests.bars(name) for name in names}:
+        print("NOTE: the bars are not those of the file's run; these verdicts stand against today's")
+    print(tables.verdict_table(again, title="Verdicts, judged again"))
+    said = {r.id: r.verdict for r in rows if r.verdict}
+    for row in again:
+        if row.id in said and said[row.id] != row.verdict:
+            print(f"NOTE: {row.id} was {said[row.id]} in the file")
+    lost = said.keys() - {r.id for r in again}
+    for name in sorted(lost):
+        print(f"NOTE: {name} was {said[name]} in the file and cannot be judged from its rows")
+    return bars.exit_code([r.verdict for r in again]) if again and not lost else 3
+
+
+def rejudged(rows: Sequence[Row], names: Sequence[str], seed: int, file: Path) -> list[Row]:
+    """Verdicts out of a file's samples alone: rows that no check stands behind are left out.
+
+    Raises BadInput where the rows do not hold together; a file may come from anywhere.
+    """
+    timed = Counter(r.id for r in rows if r.samples_s)
+    if twice := next((i for i, n in timed.items() if n > 1), ""):
+        raise BadInput(f"{file} has two rows {twice} with samples: one of them is of another run")
+    for row in rows:
+        if (bad := next((x for x in row.samples_s or () if not 0 < x < math.inf), None)) is not None:
+            raise BadInput(f"{file}: {row.id} has a sample of {bad} s: they are positive and finite")
+    usable = [r for r in rows if not r.verdict and not r.skipped and (r.bitwise or not r.samples_s)]
+    for row in usable:
+        if row.samples_s:
+            row.time_s = median(row.samples_s)  # not what the file says beside them
+    try:
+        return [
+            verdict
+            for name in names
+            for verdict in judge.judge(
+                [r for r in usable if r.probe == name],
+                probe.table(name).CONTESTS,
+                probe.analysis(name),
+                seed,
+            )
+        ]
+    except (ValueError, ArithmeticError, AssertionError, LookupError, TypeError, StopIteration) as error:
+        raise BadInput(f"{file} cannot be judged: its rows do not hold together ({error!r})") from error

@@ -1,0 +1,164 @@
+"""Does the harness see differences that are not there? The same kernel against itself, many times.
+
+    python -m probes selfcheck            20 A/A runs of padded_loop on ffn_down_14b; needs a GPU
+
+Each run holds four arms of one kernel: two are compared as baseline and variant, the other two give the
+noise floor, and the comparison is judged against the bar of l1.dpl. None may say GO, and none may claim a
+difference (its interval excludes 1 and the effect exceeds the floor). The pooled windows then show how
+the floor falls as windows are added.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from probes.report.rows import Row
+
+RUNS = 20
+ARMS = ("a", "b", "floor_a", "floor_b")
+WINDOWS_SHOWN = (4, 8, 14, 28, 56, 112)
+
+
+def measure(bench: Any, runs: int) -> Iterator[list[Row]]:
+    """Four rows per run, one per arm; the samples of each are kept."""
+    from probes import cli, l1, l1_measure
+
+    args = cli.parser("l1").parse_args(["--case", "ffn_down_14b", "--layout", "padded", "--form", "loop"])
+    kernels = l1_measure.load_kernels(bench, args)
+    backend = next(iter(kernels))
+    case = l1.cases(args)[0]
+    for k in range(runs):
+        with ExitStack() as stack:
+            arms, _ = l1_measure.arms_of(bench, args, case, kernels, stack)
+            spec, arm = next((s, a) for s, a in arms if s.name == f"{l1.BASELINE}/{backend}")
+            same = []
+            for name in ARMS:
+                own = type(spec)(
+                    **{**_fields(spec), "variant": name, "case": f"run_{k:02d}", "same_bytes": ""}
+                )
+                same.append((own, type(arm)(own.name, arm.launches, arm.output)))
+            bench.seed += 1
+            yield bench.measure("selfcheck", same, {backend: f"a/{backend}"}, f"run_{k:02d}")
+
+
+def _fields(spec: Any) -> dict[str, Any]:
+    import dataclasses
+
+    return {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
+
+
+def judge(rows: Sequence[Row], seed: int) -> list[Row]:
+    """One verdict row per run, b against a; pure."""
+    from probes.verdict import bars, intervals
+
+    bar = bars.bar("l1.dpl")
+    out = []
+    for case in dict.fromkeys(r.case for r in rows):
+        t = {r.variant: intervals.arm(r.samples_s)[0] for r in rows if r.case == case}
+        like = next(r for r in rows if r.case == case)
+        found = intervals.interval(intervals.paired_ratios(t["b"], t["a"]), seed)
+        floor = intervals.noise_floor([intervals.paired_ratios(t["floor_b"], t["floor_a"])], seed)
+        decided = bars.judge_ratio(found.ratio, found.low, found.high, floor, bar)
+        claims = intervals.claims_difference(found, floor)
+        out.append(
+            Row(
+                probe="selfcheck",
+                case=case,
+                variant="b",
+                backend=like.backend,
+                source="measured",
+                device=like.device,
+                ratio_to_baseline=found.ratio,
+                ratio_low=found.low,
+                ratio_high=found.high,
+                noise_floor=floor,
+                verdict=decided.verdict,
+                reason="CLAIMS A DIFFERENCE" if claims else "claims no difference",
+            )
+        )
+    return out
+
+
+def floors(rows: Sequence[Row], seed: int) -> list[tuple[int, float]]:
+    """(windows, noise floor) out of all runs' windows pooled: how the floor falls with more of them."""
+    import numpy as np
+
+    from probes.verdict import intervals
+
+    pooled = [
+        intervals.paired_ratios(intervals.arm(b.samples_s)[0], intervals.arm(a.samples_s)[0])
+        for case in dict.fromkeys(r.case for r in rows)
+        for a, b in [[next(r for r in rows if (r.case, r.variant) == (case, v)) for v in ("a", "b")]]
+    ]
+    ratios = np.concatenate(pooled)
+    out = []
+    for count in WINDOWS_SHOWN:
+        parts = [ratios[k : k + count] for k in range(0, len(ratios) - count + 1, count)]
+        if parts:
+            out.append((count, float(np.median([intervals.noise_floor([p], seed) for p in parts]))))
+    return out
+
+
+def text(rows: Sequence[Row], judged: Sequence[Row], seed: int, markdown: bool) -> str:
+    """Both tables, with one line that says whether the harness passed."""
+    from probes.report import tables
+
+    wrong = [r.case for r in judged if r.verdict == "GO" or r.reason == "CLAIMS A DIFFERENCE"]
+    passed = f"{len(judged)} A/A runs: {len(wrong)} said GO or claimed a difference"
+    lines = [[str(n), tables.format_percent(f, 2)] for n, f in floors(rows, seed)]
+    grows = tables.table(["windows", "noise floor (median)"], lines, markdown)
+    return (
+        f"{tables.verdict_table(judged, markdown, 'The same kernel against itself')}\n\n{passed}\n\n{grows}\n"
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run it; exit code 1 where the harness saw a difference that is not there."""
+    from probes import cli
+
+    p = argparse.ArgumentParser(
+        prog="python -m probes selfcheck", description=(__doc__ or "").splitlines()[0]
+    )
+    p.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"A/A runs (default {RUNS})")
+    p.add_argument("--windows", type=int, default=cli.WINDOWS, metavar="N", help="ABBA windows per run")
+    p.add_argument("--device", type=int, default=0, metavar="N", help="GPU index (default 0)")
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--out", type=cli.folder, default=Path("out") / "runs", metavar="DIR")
+    p.add_argument("--record", action="store_true", help="replace the committed report under out/<device>/")
+    p.add_argument("-q", "--quiet", action="store_true")
+    args = p.parse_args(argv)
+    return cli.guarded(lambda: _work(args))
+
+
+def _work(args: argparse.Namespace) -> int:
+    from probes import cli, sources
+    from probes.bench import Bench
+    from probes.core.types import BadInput
+    from probes.gpu import facts
+    from probes.report import provenance, store, tables
+
+    if args.runs < 1 or args.windows < 2:
+        raise BadInput(f"--runs must be at least 1 and --windows 2, got {args.runs} and {args.windows}")
+    gpu = facts.open_gpu(args.device)
+    bench = Bench(gpu, args.seed, args.windows, cli.teller(args.quiet))
+    head = provenance.collect(
+        mode="measure", device=gpu.facts.slug, seed=args.seed, kernels_sha256=sources.digest("l1"),
+        driver=facts.driver_version(), neighbours=facts.neighbours(args.device),
+    )  # fmt: skip
+    folder = Path("out") / gpu.facts.slug if args.record else args.out
+    with store.ReportFile(folder / "selfcheck.json", head) as file:
+        for k, rows in enumerate(measure(bench, args.runs)):
+            bench.progress(f"A/A run {k + 1} of {args.runs}")
+            file.add(*rows)
+        measured = list(file.rows)
+        judged = judge(measured, args.seed)
+        file.add(*judged)
+    print(text(measured, judged, args.seed, False))
+    written = f"# The harness against itself\n\n{tables.first_line(head)}\n\n"
+    store.write_text(folder / "selfcheck.md", written + text(measured, judged, args.seed, True))
+    bad = any(r.verdict == "GO" or r.reason == "CLAIMS A DIFFERENCE" for r in judged)
+    return 1 if bad else 0

@@ -1,0 +1,140 @@
+"""Facts about a GPU that no measurement of ours is needed for, each with its source.
+
+One TOML per device lies in `devices/`; a device that is present is described by `probes.gpu.facts`
+with the same `DeviceFacts`. Sizes are bytes, rates bytes per second, clocks hertz, times seconds.
+What is not known for sure is absent (None), and nothing is then predicted from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from dataclasses import dataclass, field, fields
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from probes.core.types import BadInput
+
+WARP = 32
+"""Threads per warp, on every GPU that CUDA runs on."""
+
+
+def compute_capability(arch: str) -> tuple[int, int]:
+    """(major, minor) of a GPU target: "sm_121" is (12, 1). Raises BadInput."""
+    digits = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
+    if digits is None:
+        raise BadInput(f"arch must look like sm_90, got {arch!r}")
+    return int(digits[1]), int(digits[2])
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """One GPU. `sources` maps every field but `name`, `slug` and `match` to where its value is from.
+
+    dram_bps            nominal bytes/s of the memory interface
+    read_ceiling_bps    bytes/s that a read is known to reach (measured or recorded), or None
+    sector_bytes        what one L2 request moves; traffic_bytes counts these
+    dram_fetch_bytes    what DRAM is thought to move at least; a hypothesis where `sources` says so
+    sm_clock_hz         highest SM clock; an L1 wavefront takes one of its cycles
+    dram_latency_s      load latency out of DRAM, or None: no latency is then predicted
+    launch_s            fixed cost of one launch inside a graph, or None
+    """
+
+    name: str
+    slug: str
+    arch: str
+    sms: int
+    regs_per_sm: int
+    smem_per_sm_bytes: int
+    smem_per_block_max_bytes: int
+    smem_reserved_per_block_bytes: int
+    max_threads_per_sm: int
+    max_blocks_per_sm: int
+    max_warps_per_sm: int
+    l2_bytes: int
+    dram_bps: float
+    read_ceiling_bps: float | None = None
+    sector_bytes: int = 32
+    dram_fetch_bytes: int = 32
+    sm_clock_hz: float | None = None
+    dram_latency_s: float | None = None
+    launch_s: float | None = None
+    match: tuple[str, ...] = ()
+    sources: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """(major, minor) out of `arch`: "sm_121" is (12, 1)."""
+        try:
+            return compute_capability(self.arch)
+        except BadInput as error:
+            raise BadInput(f"device {self.slug!r}: {error}") from None
+
+    @property
+    def ceiling_bps(self) -> float:
+        """Bytes/s that a prediction divides by: the read ceiling where one is known, else nominal."""
+        return self.dram_bps if self.read_ceiling_bps is None else self.read_ceiling_bps
+
+
+_TEXT = ("name", "slug", "arch")
+_RATES = ("dram_bps", "read_ceiling_bps", "sm_clock_hz", "dram_latency_s", "launch_s")
+_OPTIONAL = ("read_ceiling_bps", "sm_clock_hz", "dram_latency_s", "launch_s")
+_UNSOURCED = ("name", "slug", "match", "sources")
+
+
+def _parse(slug: str, table: dict[str, Any]) -> DeviceFacts:
+    """Check one device table: no fact missing, unknown, of the wrong type or without its source."""
+    where = f"devices/{slug}.toml"
+    values = {**table, "slug": slug}
+    sources = values.pop("sources", {})
+    values["match"] = tuple(values.get("match", ()))
+    known = {f.name for f in fields(DeviceFacts)} - {"sources"}
+    if unknown := sorted(values.keys() - known):
+        raise BadInput(f"{where}: unknown fact {unknown[0]!r}; a device holds {', '.join(sorted(known))}")
+    if missing := sorted(known - values.keys() - set(_OPTIONAL)):
+        raise BadInput(f"{where}: fact {missing[0]!r} is missing")
+    for key, value in values.items():
+        if key in _TEXT or key == "match":
+            continue
+        kinds = (int, float) if key in _RATES else (int,)
+        if not isinstance(value, kinds) or isinstance(value, bool) or value < 0:
+            raise BadInput(f"{where}: {key} must be a number of at least 0, got {value!r}")
+    need = values.keys() - set(_UNSOURCED)
+    if bare := sorted(need - sources.keys()):
+        raise BadInput(f"{where}: fact {bare[0]!r} has no source under [sources]")
+    if stray := sorted(sources.keys() - need):
+        raise BadInput(f"{where}: [sources] names {stray[0]!r}, which is no fact of the file")
+    return DeviceFacts(**values, sources=dict(sources))
+
+
+@cache
+def slugs() -> tuple[str, ...]:
+    """The device profiles there are, sorted: what `--device-profile` takes."""
+    folder = resources.files("probes.device") / "profiles"
+    return tuple(sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")))
+
+
+@cache
+def load(slug: str) -> DeviceFacts:
+    """The profile of one device. Raises BadInput for a slug that is not there, naming close ones."""
+    if slug not in slugs():
+        close = difflib.get_close_matches(slug, slugs(), n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(slugs())}"
+        raise BadInput(f"no device profile {slug!r}; {hint}")
+    text = (resources.files("probes.device") / "profiles" / f"{slug}.toml").read_text(encoding="utf-8")
+    return _parse(slug, tomllib.loads(text))
+
+
+def find(device_name: str) -> DeviceFacts | None:
+    """The profile of a driver's device name ("NVIDIA H200"), or None where no profile matches it.
+
+    A profile's `match` words must stand alone in the name: "H200" is not found in "GH200".
+    """
+    for slug in slugs():
+        facts = load(slug)
+        words = "|".join(re.escape(word) for word in facts.match)
+        if words and re.search(rf"(?<![0-9A-Za-z])(?:{words})(?![0-9A-Za-z])", device_name):
+            return facts
+    return None

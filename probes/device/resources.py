@@ -1,0 +1,146 @@
+"""Registers, shared memory and spills of every kernel as the compilers gave them: resources.toml.
+
+`python -m probes resources` writes it: it compiles every kernel for each recorded target and passes the rows
+to `dump_resources`:
+
+    schema = 1
+    [tool]                  # what compiled, by name
+    nvcc = "13.0.88"
+    [sources_sha256]        # per backend: the digest of the sources compiled
+    cu = "..."
+    [[kernel]]
+    name = "l1_padded_loop"
+    backend = "cu"
+    arch = "sm_121"
+    registers = 40
+    smem_bytes = 32
+    spill_bytes = 0
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from probes.core.types import Backend, BadInput, Offline, Resources, Unavailable
+
+SCHEMA = 1
+RESOURCES_FILE = "resources.toml"
+PATH = Path(__file__).with_name(RESOURCES_FILE)
+RESOURCES_COMMAND = "python -m probes resources"
+BACKENDS: tuple[Backend, ...] = ("numba", "cu")
+
+Key = tuple[str, str, str]
+"""(backend, kernel name, arch)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesHead:
+    """What the recorded resources came from: tool versions, and per backend the digest of its sources."""
+
+    sources_sha256: dict[str, str] = field(default_factory=dict)
+    tool: dict[str, str] = field(default_factory=dict)
+
+
+
+@cache
+def _resources() -> tuple[ResourcesHead, dict[Key, Resources]]:
+    if not PATH.is_file():
+        raise Unavailable(
+            f"no recorded kernel resources; to compile the kernels and record them run `{RESOURCES_COMMAND}`"
+        )
+    return parse_resources(PATH.read_text(encoding="utf-8"))
+
+
+def load_resources() -> dict[Key, Resources]:
+    """(backend, kernel name, arch) -> Resources, as recorded. Unavailable if nothing was recorded yet."""
+    return dict(_resources()[1])
+
+
+def resources_head() -> ResourcesHead:
+    """Tool versions and source digests of the recorded resources. Unavailable as in load_resources."""
+    return _resources()[0]
+
+
+def archs() -> tuple[str, ...]:
+    """The targets that resources are recorded for."""
+    return tuple(sorted({arch for _, _, arch in _resources()[1]}))
+
+
+def recorded_resources(backend: Backend, name: str, arch: str) -> Resources:
+    """Resources of one kernel. Unavailable, naming the architectures there are, if it was not recorded."""
+    known = _resources()[1]
+    if found := known.get((backend, name, arch)):
+        return found
+    there = sorted(a for b, n, a in known if (b, n) == (backend, name))
+    what = f"no resources recorded for {backend} kernel {name} on {arch}"
+    if there:  # what the command compiles for: it would not help
+        raise Unavailable(f"{what}: take a device of {' or '.join(there)}, or measure on that GPU")
+    raise Unavailable(f"{what}, nor on any other; run `{RESOURCES_COMMAND}`")
+
+
+def _count(row: Mapping[str, Any], key: str) -> int:
+    value = row[key]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise BadInput(f"{RESOURCES_FILE}: {key} of {row.get('name')!r} must be a count, got {value!r}")
+    return value
+
+
+def parse_resources(text: str) -> tuple[ResourcesHead, dict[Key, Resources]]:
+    """Read the text of a resources file. BadInput for another schema, a bad row or one given twice."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as err:
+        raise BadInput(f"{RESOURCES_FILE} is not valid TOML ({err}); run `{RESOURCES_COMMAND}`") from err
+    if table.get("schema") != SCHEMA:
+        raise BadInput(
+            f"{RESOURCES_FILE} has schema {table.get('schema')!r}, not {SCHEMA}; run `{RESOURCES_COMMAND}`"
+        )
+    kernels: dict[Key, Resources] = {}
+    for row in table.get("kernel", []):
+        keys = {"name", "backend", "arch", "registers", "smem_bytes", "spill_bytes"}
+        if row.keys() != keys:
+            raise BadInput(f"{RESOURCES_FILE}: a kernel needs exactly {', '.join(sorted(keys))}, got {row}")
+        if row["backend"] not in BACKENDS:
+            raise BadInput(f"{RESOURCES_FILE}: backend must be numba or cu, got {row['backend']!r}")
+        key: Key = (row["backend"], row["name"], row["arch"])
+        if key in kernels:
+            raise BadInput(f"{RESOURCES_FILE}: {key} is given twice")
+        kernels[key] = Resources(
+            _count(row, "registers"), _count(row, "smem_bytes"), _count(row, "spill_bytes")
+        )
+    return ResourcesHead(table.get("sources_sha256", {}), table.get("tool", {})), kernels
+
+
+def _quoted(text: str) -> str:
+    """A TOML string: as JSON's, but no surrogate pairs and DEL escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def dump_resources(rows: Iterable[Offline], head: ResourcesHead) -> str:
+    """The text of a resources file: sorted, so that the same kernels give the same bytes.
+
+    BadInput for a kernel given twice. `parse_resources` of the result gives the same head and rows.
+    """
+    ordered = sorted(rows, key=lambda r: (r.backend, r.name, r.arch))
+    keys = [(r.backend, r.name, r.arch) for r in ordered]
+    if len(set(keys)) != len(keys):
+        twice = next(k for k in keys if keys.count(k) > 1)
+        raise BadInput(f"kernel {twice} is given twice")
+    lines = [
+        f"# Registers, shared memory and spills of every kernel. Written by `{RESOURCES_COMMAND}`.",
+        f"schema = {SCHEMA}",
+    ]
+    for title, values in (("tool", head.tool), ("sources_sha256", head.sources_sha256)):
+        lines += ["", f"[{title}]"]
+        lines += [f"{_quoted(k)} = {_quoted(v)}" for k, v in sorted(values.items())]
+    for r in ordered:
+        lines += ["", "[[kernel]]"]
+        lines += [f"{k} = {_quoted(getattr(r, k))}" for k in ("name", "backend", "arch")]
+        lines += [f"{k} = {getattr(r.resources, k)}" for k in ("registers", "smem_bytes", "spill_bytes")]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,95 @@
+"""A variant's launch on a device, and the row that it makes before anything is launched.
+
+`row` serves measured, predicted and skipped rows alike: resources come from the loaded kernel or from the
+recorded account, blocks per SM from the driver or from the rules of `device.occupancy`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from probes.core.types import Backend, LaunchConfig, Resources, Source, Unavailable
+from probes.device.facts import DeviceFacts
+from probes.device.occupancy import occupancy, tail_fraction, waves
+from probes.device.pipeline import Plan as Ring
+from probes.engine.probe import Case, Variant
+from probes.report.rows import Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One variant's launches: what every one of them shares."""
+
+    variant: Variant
+    kernel: str
+    """Symbol of the kernel whose registers and waves the row states: the one that reads the weights."""
+    config: LaunchConfig
+    content_bytes: int | None = None
+    traffic_bytes: int | None = None
+    read: str = ""
+    """Name of the plain read that moves as many bytes, '' for none."""
+    note: str = ""
+    """What the row says of the launch, for people."""
+    geometry: str = ""
+    ring: Ring | None = None
+    """A persistent grid's stages; its blocks are all to run at once where `together` says so."""
+    together: bool = False
+    in_flight_bytes: float = 0.0
+    """Weight bytes that a thread has asked for at a time."""
+    requested_bytes: int = 0
+    """Bytes asked of L1, repeats included."""
+    wavefronts: int | None = None
+    steps: tuple[Any, ...] = ()
+    """Of a chain: its launches."""
+
+    @property
+    def chain(self) -> bool:
+        """Whether several kernels run, so that one kernel's resources are not the row's."""
+        return len({s.kernel for s in self.steps}) > 1
+
+
+def described(
+    probe: str, case: Case, planned: Planned, backend: Backend, source: Source, facts: DeviceFacts
+) -> Row:
+    """A row with its name and its bytes; no resources yet."""
+    v = planned.variant
+    return Row(
+        probe=probe, case=case.id, variant=v.name, backend=backend, source=source, device=facts.slug,
+        shape=[case.shape.od, case.shape.id] if case.shape else None, kv=case.kv,
+        content_bytes=planned.content_bytes, traffic_bytes=planned.traffic_bytes, l2_bytes=facts.l2_bytes,
+        counts=dict(case.counts) or None, role=v.role, of=v.of or None, geometry=planned.geometry or None,
+        sweep=case.sweep or None, notes=[planned.note] if planned.note else [],
+    )  # fmt: skip
+
+
+def refused(probe: str, case: Case, v: Variant, backend: Backend, source: Source, device: str, why: str) -> Row:
+    """The row of what must not be launched here."""
+    return Row(
+        probe=probe, case=case.id, variant=v.name, backend=backend, source=source, device=device, kv=case.kv,
+        shape=[case.shape.od, case.shape.id] if case.shape else None, role=v.role, of=v.of or None,
+        sweep=case.sweep or None, skipped=why,
+    )  # fmt: skip
+
+
+def occupy(row: Row, res: Resources, config: LaunchConfig, facts: DeviceFacts, blocks: int | None = None) -> None:
+    """Fill in resources, occupancy and waves; `blocks` per SM by the driver, or by the rules where None."""
+    limits = occupancy(res, config.block, config.smem_bytes, facts)
+    row.blocks_per_sm = limits.blocks_per_sm if blocks is None else blocks
+    row.limiter, row.grid = limits.limiter, config.grid
+    row.registers, row.spill_bytes = res.registers, res.spill_bytes
+    row.smem_bytes = res.smem_bytes + config.smem_bytes
+    if row.blocks_per_sm:
+        row.waves = waves(config.grid, facts.sms, row.blocks_per_sm)
+        row.tail_fraction = tail_fraction(row.waves)
+
+
+def check_fit(planned: Planned, blocks: int, facts: DeviceFacts) -> None:
+    """Unavailable with the reason for a SKIPPED row: nothing fits, or not all of a ring's blocks at once."""
+    if not blocks:
+        raise Unavailable("the kernel does not fit on an SM")
+    at_once = blocks * facts.sms
+    if planned.together and at_once < planned.config.grid:
+        raise Unavailable(
+            f"of its {planned.config.grid} blocks {at_once} fit at once, and a ring is planned for all"
+        )

@@ -1,0 +1,100 @@
+"""--processes N: the same run in N fresh processes, samples joined.
+
+A process keeps its luck (allocation addresses, placement, clock state) for its whole life; more windows do not
+show it, another process does. The children run one after another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from probes.core.types import BadInput, Unavailable
+from probes.engine import judge, probe
+from probes.report import store
+from probes.report.rows import Row
+from probes.verdict import intervals
+
+MEDIANS = ("event_loop_time_s", "overlap_s", "gain_per_interface_s", "load_balance")
+"""Figures of a joined row that are the median of the processes'."""
+
+
+def child_argv(name: str, args: argparse.Namespace, out: Path) -> list[str]:
+    """The parent's own flags, for a child that measures alone and writes to `out`."""
+    argv: list[str] = ["--mode", "measure", "-q", "--json", str(out), "--md", str(out.with_suffix(".md"))]
+    argv += ["--device", str(args.device), "--seed", str(args.seed), "--windows", str(args.windows)]
+    if args.blocks_per_sm is not None:
+        argv += ["--blocks-per-sm", str(args.blocks_per_sm)]
+    for flag, values in (("--backend", args.backend), ("--case", args.case)):
+        for value in values or ():
+            argv += [flag, value]
+    argv += probe.table(name).child_flags(args)
+    return [*argv, *(["--quick"] if args.quick else [])]
+
+
+def pooled(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> Iterator[list[Row]]:
+    """Rows of all processes joined, case by case. Raises Unavailable where a child failed."""
+    runs: list[list[Row]] = []
+    stopped: KeyboardInterrupt | None = None
+    with tempfile.TemporaryDirectory(prefix="probes-") as folder:
+        try:
+            for k in range(args.processes):
+                tell(f"process {k + 1} of {args.processes}")
+                runs.append(_child(name, args, k, Path(folder) / f"{k}.json"))
+        except KeyboardInterrupt as error:  # what the finished processes measured is kept
+            stopped = error
+    if runs:
+        joined = [join(list(rows)) for rows in zip(*runs, strict=True)]
+        judge.relate(joined, args.seed)
+        for group in dict.fromkeys(r.group for r in joined):
+            yield [r for r in joined if r.group == group]
+    if stopped:
+        raise stopped
+
+
+def _child(name: str, args: argparse.Namespace, k: int, out: Path) -> list[Row]:
+    """One process' rows, with what it saw of its neighbours as a note. Raises Unavailable where it failed."""
+    command = [sys.executable, "-m", f"probes.{name}", *child_argv(name, args, out)]
+    child = subprocess.run(command, capture_output=True, text=True)
+    if child.returncode not in (0, 3):
+        last = (child.stderr.strip().splitlines() or ["no message"])[-1]
+        raise Unavailable(f"process {k + 1} stopped with exit code {child.returncode}: {last}")
+    head, rows = store.read_json(out)
+    measured = [r for r in rows if not r.verdict]
+    if measured:
+        measured[0].notes += [f"process {k + 1}: {line}" for line in head.neighbours]
+    return measured
+
+
+def join(rows: list[Row]) -> Row:
+    """One row out of the same row of several processes: samples one after another, medians afresh."""
+    first = rows[0]
+    if any(r.id != first.id for r in rows):
+        raise BadInput(f"rows of different arms cannot be joined: {sorted({r.id for r in rows})}")
+    if not first.samples_s:
+        return first
+    first.samples_s = [t for r in rows for t in r.samples_s]
+    before = first.time_s or 1.0
+    first.time_s, first.time_s_p25, first.time_s_p75 = intervals.quartiles(first.samples_s)
+    first.processes = len(rows)
+    length = len(first.samples_s) // len(rows)
+    first.throttled_samples = [k + i * length for i, r in enumerate(rows) for k in r.throttled_samples]
+    first.throttled = len(first.throttled_samples)
+    clocks = [r.sm_clock_hz for r in rows if r.sm_clock_hz]
+    first.sm_clock_hz = float(np.median(clocks)) if clocks else None
+    if first.content_gbps:
+        first.content_gbps *= before / first.time_s
+    for name in MEDIANS:
+        known = [v for r in rows if (v := getattr(r, name)) is not None]
+        setattr(first, name, float(np.median(known)) if known else None)
+    # a proof that is missing in one process is missing, weights hot in one are hot, and every note is kept once
+    first.missing = list(dict.fromkeys(x for r in rows for x in r.missing))
+    first.notes = list(dict.fromkeys(x for r in rows for x in r.notes))
+    first.cold = None if first.cold is None else all(r.cold for r in rows)
+    return first

@@ -1,0 +1,271 @@
+"""One run of one probe: rows measured or predicted, judged, and written as they come. The sequence is here.
+
+    measure   for each case: data and plans -> arms -> proofs -> times -> rows; then the sweeps; then verdicts
+    predict   see engine.predict
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from probes.core.types import BACKENDS, Backend, BadInput, Unavailable
+from probes.device import facts as profiles
+from probes.device.facts import DeviceFacts
+from probes.engine import arms as binding
+from probes.engine import digests, judge, machine_code, predict, probe, processes, profile, sweep
+from probes.engine.arms import Kernels
+from probes.engine.bench import Bench
+from probes.engine.plan import refused
+from probes.engine.probe import Arms, Case
+from probes.gpu import facts as live
+from probes.gpu.partition import partition
+from probes.report import provenance, store, tables
+from probes.report.provenance import Head
+from probes.report.rows import Row
+
+
+@dataclass
+class Run:
+    """One probe's run: its head, and its rows with verdicts."""
+
+    name: str
+    head: Head
+    rows: list[Row] = field(default_factory=list)
+
+    def verdicts(self) -> list[Row]:
+        """The rows that hold a verdict."""
+        return [r for r in self.rows if r.verdict]
+
+
+def places(name: str, args: argparse.Namespace, device: str) -> tuple[Path, Path]:
+    """Where rows and Markdown go: --json and --md, the committed report with --record, else the runs folder.
+
+    BadInput where they would replace each other or a committed report, or cannot be written.
+    """
+    folder = Path("out") / device if args.record else Path(args.out)
+    rows = Path(args.json) if args.json else folder / f"{probe.table(name).stem(args)}.json"
+    text = Path(args.md) if args.md else rows.with_suffix(".md")
+    if rows.resolve() == text.resolve():
+        raise BadInput(f"rows and Markdown would both go to {rows}: give --json and --md two files")
+    kept = Path("out").resolve()
+    for path in (rows, text):
+        parent = path.resolve().parent
+        if not args.record and parent.parent == kept and parent.name not in ("runs", "build"):
+            raise BadInput(f"{path} is a committed report's place, which only --record replaces")
+    for path in (rows, text):
+        store.check_writable(path)
+    return rows, text
+
+
+def check(name: str, mode: str, args: argparse.Namespace) -> None:
+    """BadInput for flags that this run could not honour."""
+    if args.record and mode == "predict":
+        raise BadInput("--record keeps measured reports only, and this run would predict: it needs a GPU")
+    if mode == "predict" and args.counters:
+        raise BadInput("--counters reads a GPU's counters, and this run would predict: it needs a GPU")
+    bounds = {n: probe.table(n).BOUNDS_RECORDED for n in probe.names()}
+    if mode == "predict" and args.blocks_per_sm and args.blocks_per_sm not in bounds[name]:
+        known = ", ".join(f"{n} alone is recorded for it, with {_or(b)}" for n, b in bounds.items() if b)
+        raise BadInput(f"--blocks-per-sm {args.blocks_per_sm} compiles {name} anew and needs a GPU; {known}")
+    for flag in ("quick", "case", "backend", "variant", "arm", "kv", "layout", "form"):
+        if args.record and getattr(args, flag, None):
+            raise BadInput(f"--record keeps whole runs: leave out --{flag}")
+    probe.table(name).check_flags(args)
+
+
+def _or(values: tuple[int, ...]) -> str:
+    return " or ".join(map(str, values))
+
+
+def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], None]) -> Run:
+    """Run one probe and write its reports as it goes. Raises ProbeError, WrongResult, KeyboardInterrupt."""
+    check(name, mode, args)
+    steps: Iterator[list[Row]]
+    if mode == "measure":
+        gpu = live.open_gpu(args.device)
+        bench = Bench(gpu, args.seed, args.windows, tell)
+        facts, neighbours = gpu.facts, live.neighbours(args.device, own_context=True)
+        driver: str | None = f"{live.driver_version()} ({gpu.driver})"
+        if args.processes > 1:
+            steps = processes.pooled(name, args, tell)
+        else:
+            bench.reserve()
+            steps = measured(name, bench, args)
+    else:
+        facts, neighbours, driver = profiles.load(args.device_profile), [], None
+        steps = predict.predicted(name, facts, args)
+        steps = chain(list(islice(steps, 1)), steps)  # a mistake is told before anything is said
+    head = provenance.collect(
+        mode=mode, device=facts.slug, seed=args.seed, bars_sha256=digests.bars(name),
+        kernels_sha256=digests.report(probe.table(name).stem(args), facts.slug), driver=driver,
+        neighbours=neighbours, device_facts=described(facts),
+        extra_versions=digests.toolchain() if mode == "measure" else {},
+    )  # fmt: skip
+    path, text = places(name, args, facts.slug)
+    done = Run(name, head)
+    print(tables.first_line(head), end="\n\n", flush=True)
+    # a committed report is replaced by a finished run only: until then the rows go to the runs folder
+    working = Path(args.out) / path.name if args.record else path
+    with store.ReportFile(working, head) as file:
+        for rows in steps:
+            file.add(*rows)
+            done.rows = file.rows
+            shown = [r for r in rows if not r.sweep or r.role == "point"]
+            if shown and not args.quiet and not args.once:
+                print(tables.case_table(shown), end="\n\n", flush=True)
+        if mode == "measure" and not args.once:
+            file.add(*_afterwards(name, args, facts, file.rows, tell))
+            head.neighbours += [n for n in live.neighbours(args.device, True) if n not in head.neighbours]
+    done.rows = file.rows
+    if args.record:
+        store.write_json(path, head, done.rows)
+    if not args.once:
+        part = probe.report(name)
+        extra = part.sections(done.rows, True) + part.plots(done.rows, text)  # drawn beside the report
+        title = f"{name.upper()}: {probe.table(name).QUESTION}"
+        store.write_text(text, tables.document(title, head, done.rows, True, extra))
+    return done
+
+
+def _afterwards(
+    name: str, args: argparse.Namespace, facts: DeviceFacts, rows: list[Row], tell: Callable[[str], None]
+) -> list[Row]:
+    """Counters, what slows a Numba kernel, and the verdicts."""
+    added = profile.attach(name, args, rows, tell) if args.counters else []
+    if not args.quick:
+        machine_code.explain(name, facts.arch, rows, args.blocks_per_sm or 0)
+    contests = probe.table(name).CONTESTS
+    return added + judge.judge([*rows, *added], contests, probe.analysis(name), args.seed)
+
+
+def described(facts: DeviceFacts) -> dict[str, Any]:
+    """A device's facts for a report's head: counts, sizes and rates, not where they come from."""
+    return {k: v for k, v in asdict(facts).items() if k not in ("sources", "match") and v is not None}
+
+
+def load(name: str, bench: Bench, args: argparse.Namespace) -> dict[Backend, dict[str, Any]]:
+    """The kernels that the flags need, of each backend that works here; bench.skipped says why another does not.
+
+    A sweep over geometries alone needs one backend. Raises Unavailable where none works.
+    """
+    table, wanted = probe.table(name), probe.plan(name).kernels(args)
+    out: dict[Backend, dict[str, Any]] = {}
+    for backend in BACKENDS:
+        if args.backend and backend not in args.backend:
+            continue
+        try:
+            mine: dict[str, Any] = {}
+            for stem, symbols in wanted.items():
+                mine |= bench.kernels(stem, symbols, backend, args.blocks_per_sm or 0)
+            bench.harness("harness_read", backend)
+            out[backend] = mine
+        except Unavailable as error:
+            bench.skipped[backend] = str(error)
+        if out and table.alone(args):
+            break
+    if not out:
+        raise Unavailable("; ".join(bench.skipped.values()))
+    bench.clock()  # every kernel is bound before a partition's context is current
+    return out
+
+
+def measured(name: str, bench: Bench, args: argparse.Namespace) -> Iterator[list[Row]]:
+    """Rows of one case after the other, then of the sweeps."""
+    table = probe.table(name)
+    since, why = table.NEEDS
+    if bench.gpu.facts.compute_capability < since:
+        why = f"{why}, this GPU is {bench.gpu.facts.arch}"
+        for case in table.cases(args, bench.gpu.facts.sms, lambda symbol: {}):
+            yield _all_refused(name, bench, args, case, why)
+        return
+    kernels = load(name, bench, args)
+    with ExitStack() as keep:
+        if getattr(args, "sms", None) is not None:
+            try:
+                bench = replace(bench, gpu=keep.enter_context(partition(bench.gpu, args.sms)))
+            except Unavailable as error:
+                case = table.cases(args, args.sms, lambda symbol: {})[0]
+                yield _all_refused(name, bench, args, case, str(error), tuple(kernels))
+                return
+
+        def fit(symbol: str) -> dict[Backend, int]:
+            held = args.blocks_per_sm
+            found = {b: k[symbol].blocks_per_sm(256) for b, k in kernels.items()}
+            return {b: min(n, held or n) for b, n in found.items()}
+
+        arms = probe.arms(name).make(bench, args, kernels, keep)
+        if not table.alone(args):
+            for case in table.cases(args, bench.gpu.facts.sms, fit):
+                yield _case(name, arms, bench, case, kernels, args)
+        for kind in () if args.once else table.sweeps(args):
+            yield from _sweep(name, kind, arms, bench, kernels, args, fit)
+
+
+def _sweep(
+    name: str, kind: str, arms: Arms, bench: Bench, kernels: Kernels, args: argparse.Namespace,
+    fit: probe.Fit,
+) -> Iterator[list[Row]]:  # fmt: skip
+    """A sweep over geometries, or over cases of its own: those are timed like any other, in fewer windows."""
+    table, part = probe.table(name), probe.plan(name)
+    for case in table.sweep_cases(kind, args, bench.gpu.facts.sms, fit):
+        variants = table.variants(args, case)
+        if not case.sweep:
+            yield from sweep.rows_of(name, part, arms, bench, kind, case, variants, kernels, args)
+            continue
+        windows = table.windows(kind, args)
+        yield _case(name, arms, replace(bench, windows=windows), case, kernels, args)
+
+
+def _case(
+    name: str, arms: Arms, bench: Bench, case: Case, kernels: Kernels, args: argparse.Namespace
+) -> list[Row]:
+    """One case: its data, plans, arms, proofs and times, and a row for each."""
+    variants = probe.table(name).variants(args, case)
+    mine = {b: k for b, k in kernels.items() if not case.backends or b in case.backends}
+    with ExitStack() as stack:
+        try:
+            material = arms.open(case, variants, stack)
+        except Unavailable as error:
+            return _all_refused(name, bench, args, case, str(error), tuple(mine))
+        found = binding.bind(name, probe.plan(name), arms, material, bench, case, variants, mine, args)
+        reads = arms.reads(material, list(mine))
+        if reads or any(s.planned.content_bytes for s, _ in found.arms):
+            reads = [*([] if case.sweep else bench.ceilings(case, list(mine))), *reads]
+        if args.once:
+            return arms.once(material, [*found.arms, *reads])
+        proofs = {s.name: arms.prove(material, s.planned, s) for s, _ in found.arms}
+        rows = bench.measure(name, [*found.arms, *reads], case.id)
+        for (spec, arm), row in zip([*found.arms, *reads], rows, strict=True):
+            if proof := proofs.get(spec.name):
+                row.overlap_s, row.load_balance = proof.overlap_s, proof.load_balance
+                row.missing, row.notes = proof.missing, [*row.notes, *proof.notes]
+            arms.settle(material, spec.planned, arm, row, rows)
+        rows += arms.more(material, variants)
+    return [*rows, *found.skipped, *_lost(name, bench, args, case)]
+
+
+def _lost(name: str, bench: Bench, args: argparse.Namespace, case: Case) -> list[Row]:
+    """A row for each backend that does not work here."""
+    first, device = probe.table(name).variants(args, case)[0], bench.gpu.facts.slug
+    return [refused(name, case, first, b, "measured", device, why) for b, why in bench.skipped.items()]
+
+
+def _all_refused(
+    name: str, bench: Bench, args: argparse.Namespace, case: Case, why: str,
+    backends: tuple[Backend, ...] = BACKENDS,
+) -> list[Row]:  # fmt: skip
+    """A skipped row per variant and backend."""
+    return [
+        refused(name, case, v, backend, "measured", bench.gpu.facts.slug, why)
+        for backend in backends
+        if not args.backend or backend in args.backend
+        for v in probe.table(name).variants(args, case)
+    ]
+
+

@@ -1,0 +1,125 @@
+"""Launches swept over geometries: points timed in rounds, and what a tuning table should hold.
+
+A row is a point, `kernel@geometry`: timed, not judged. A point that makes the very launch of another is not
+timed twice. All of a sweep runs in the first backend that works (C++ unless --backend says otherwise).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+from probes.core.types import Unavailable
+from probes.device import tuning
+from probes.device.tuning import Chosen, Geometry
+from probes.engine import arms as binding
+from probes.engine.arms import Kernels
+from probes.engine.bench import Bench, Spec
+from probes.engine.plan import Planned, refused
+from probes.engine.probe import Arms, Case, Plan, Variant
+from probes.gpu.kernels import Kernel
+from probes.gpu.timing import Arm
+from probes.report import tables
+from probes.report.rows import Row
+
+WINDOWS = 4
+HEADS = ("fastest", "time", "of same-bytes read", "the next", "its time", "the table says", "its time")
+"""The columns of `cells`."""
+
+LEFT = (HEADS[0], HEADS[3], HEADS[5])
+"""Those of them that are words."""
+
+SAME = "the same launch as {}"
+
+
+def rows_of(
+    probe: str, part: Plan, arms: Arms, bench: Bench, kind: str, case: Case, variants: Sequence[Variant],
+    kernels: Kernels, args: argparse.Namespace,
+) -> Iterator[list[Row]]:  # fmt: skip
+    """Rows of one case's points, round after round as the probe asks for them, and of the reads beside them."""
+    quick = replace(bench, windows=WINDOWS)
+    backend = next(iter(kernels))
+    case = replace(case, sweep=kind)
+    with ExitStack() as stack:
+        try:
+            material = arms.open(case, variants, stack)
+        except Unavailable as error:
+            v = Variant(name=kind, role="point")
+            yield [refused(probe, case, v, backend, "measured", bench.gpu.facts.slug, str(error))]
+            return
+        found: list[Row] = []
+        while points := part.points(kind, case, bench.gpu.facts, args, found):
+            bound: list[tuple[Spec, Arm]] = []
+            skipped: list[Row] = []
+            seen: dict[object, str] = {}
+            for name, plan in points:
+                try:
+                    planned = plan()
+                    kernel = kernels[backend][planned.kernel]
+                    _admit(seen, planned, name, bench, kernel)
+                    bound.append(binding.made(arms, material, planned, case, kernel))
+                except Unavailable as error:
+                    v = Variant(name=name, role="point", of=name.partition("@")[0] if "@" in name else "")
+                    skipped.append(
+                        refused(probe, case, v, backend, "measured", bench.gpu.facts.slug, str(error))
+                    )
+            reads = [*bench.ceilings(case, [backend]), *arms.reads(material, [backend])]
+            timed = quick.measure(probe, [*bound, *reads], case.id)
+            for (spec, arm), row in zip([*bound, *reads], timed, strict=True):
+                arms.settle(material, spec.planned, arm, row, timed)
+            given = {r.id for r in found}
+            found += [r for r in [*timed, *skipped] if r.id not in given]  # the reads stand there once
+        yield found
+
+
+def _admit(seen: dict[object, str], planned: Planned, name: str, bench: Bench, kernel: Kernel) -> None:
+    """Unavailable with the reason for a SKIPPED row: too few blocks fit, or `seen` holds the very launch."""
+    if not planned.steps:
+        fit, asked = binding.room(bench, kernel, planned), Geometry.parse(planned.geometry).blocks_per_sm
+        if fit < asked:
+            raise Unavailable(f"only {fit} blocks of it fit on an SM")
+    launch = (planned.variant.of, planned.ring, planned.config, planned.steps)
+    same = seen.setdefault(launch, name)
+    if same != name:
+        raise Unavailable(SAME.format(same))
+
+
+def swept(rows: Sequence[Row]) -> bool:
+    """Whether these rows are a sweep's alone."""
+    return any(r.role == "point" for r in rows) and all(r.sweep or r.verdict for r in rows)
+
+
+def at(row: Row) -> Geometry:
+    """The geometry of a point."""
+    return Geometry.parse(row.geometry or "")
+
+
+def fastest(rows: Sequence[Row], of: str) -> list[Row]:
+    """The timed points of one kernel, fastest first."""
+    return sorted((r for r in rows if r.time_s and r.of == of and r.role == "point"), key=lambda r: r.time_s or 0.0)
+
+
+def cells(found: Sequence[Row], held: str | None) -> list[str]:
+    """One kernel's points, fastest first, as cells: the best, the next, what the tuning table holds."""
+    first, second = found[0], found[1] if len(found) > 1 else None
+    share = tables.format_percent(first.fraction_of_same_bytes_read)
+    out = [first.geometry or "", tables.format_time(first.time_s), share]
+    out += [second.geometry or "", tables.format_time(second.time_s)] if second else ["", ""]
+    if held is None:
+        return [*out, "(no row)", ""]
+    row = next((r for r in found if r.geometry == held), None)
+    return [*out, held, tables.format_time(row.time_s) if row else ""]
+
+
+def section(
+    title: str, text: str, probe: str, chosen: Sequence[tuple[str, Mapping[str, Chosen]]], markdown: bool,
+    none: str = "", part: str = "",
+) -> str:  # fmt: skip
+    """A sweep's table, and the rows that this device's tuning table should hold."""
+    head = "### " if markdown else ""
+    rows = "\n\n".join(tuning.dump(probe, case, found, part) for case, found in chosen)
+    body = rows or (f"(none: {none})" if none else "(none)")
+    body = f"```toml\n{body}\n```" if markdown else body
+    return f"{head}{title}\n\n{text}\n\n{head}Rows for this device's file in probes/device/tuned\n\n{body}"

@@ -1,0 +1,272 @@
+"""Which bytes do the warps of a q6_K kernel ask for, and what must memory move to answer?
+
+Every address is computed from the layout's row in `core.layouts`, as the loop form issues it: a
+warp takes 32 consecutive units of one row, and a unit asks for
+
+    gguf order   ql 16 + 16 B, qh 16 + 16 B, sc 2 B, d 2 B    (68 B; 26.25 B are its own)
+    group order  ql 16 B, qh 8 B, sc 2 B, d 2 B               (28 B)
+    both         40 B of pad40 activations as five 8-byte loads at 40 * unit
+
+`pf`, `pf3` and `stream` ask for the same bytes. The matrix starts on a multiple of 256 B, as allocations do.
+
+Counting. A *sector* is 32 B, a *line* 128 B. `traffic_bytes` is 32 x the distinct weight sectors of
+the whole matrix. Rows repeat their phase against the sector after a few rows (dpl strides are
+multiples of 16, not of 32), so those rows are traced once and multiplied: exact, and milliseconds.
+
+A *wavefront* is one L1 cycle, counted as a lower bound: a load of w bytes per lane is served 128 B at
+a time, hence in groups of 128 / w neighbouring lanes (all 32 for w <= 4); a group costs one cycle, or
+as many as the distinct 4-byte words it wants from the busiest of 32 banks. Tag look-ups come on top
+and are left out: a cycle for each line would give 35 us to a kernel that an H200 ran in 24.
+
+What pieces larger than a sector would cost, in bytes fetched per super-block of 210 (nbe 54):
+
+    scope     padded 32 B  padded 64 B  dpl 32 B  dpl 64 B   a piece is fetched once per ...
+    matrix          224.0        224.0     210.1     210.1   matrix (perfect sharing)
+    warp            224.0        224.0     228.7     261.9   32 units of a warp
+    block           224.0        256.0     288.0     416.0   super-block, each by itself
+    load            224.0        320.0     210.1     244.7   warp load, for sectors not there yet
+
+So 210/256, near the recorded "84 %", is what padded costs when every block fetches 64-byte pieces alone;
+but in that scope dpl costs more, not less. Like for like, dpl saves 6 % (matrix) or 24 % (load), and
+the recorded 17 % lies between. Hence 64-byte fetches are a hypothesis that the trace bounds, no more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probes.core.types import VIRTUAL_THREADS, BadInput, Shape
+from probes.formats.layouts import BLOCK_BYTES, Layout, Piece
+
+SECTOR = 32
+LINE = 128
+WORD = 4
+BANKS = 32
+WARP = 32
+UNITS_PER_BLOCK = 8
+
+UNIT_BYTES = BLOCK_BYTES / UNITS_PER_BLOCK
+"""Weight bytes that one unit owns: what a thread has in flight per unit (26.25)."""
+
+Scope = Literal["matrix", "warp", "block", "load"]
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One load instruction of the unit: bytes per lane and, for every unit, its address in the row."""
+
+    name: str
+    width: int
+    address: I64
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCount:
+    """One load instruction over a whole launch.
+
+    warp_loads           instructions issued, one per warp and iteration
+    requested_bytes      bytes that active lanes ask for, repeats included
+    sectors, lines       distinct 32 B sectors and 128 B lines of each instruction, added up
+    wavefronts           L1 cycles at least, by the model of the module
+    """
+
+    name: str
+    width: int
+    warp_loads: int
+    requested_bytes: int
+    sectors: int
+    lines: int
+    wavefronts: int
+
+    @property
+    def sectors_per_request(self) -> float:
+        """Sectors that one warp load touches: 16 is a full 512-byte load, more is waste."""
+        return self.sectors / self.warp_loads
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """What a launch asks of L1, load by load, weights before activations."""
+
+    loads: tuple[LoadCount, ...]
+    weight_requested_bytes: int
+    requested_bytes: int
+    wavefronts: int
+
+
+def _affine(piece: Piece, nbe: int, block: I64) -> I64:
+    return piece.plane * nbe + piece.block * block + piece.offset
+
+
+def weight_loads(lay: Layout, nbe: int) -> tuple[Load, ...]:
+    """The loads of every unit of one row, in issue order; addresses i64[8 * nbe] from the row's start."""
+    unit = np.arange(UNITS_PER_BLOCK * nbe, dtype=np.int64)
+    block, pair = unit >> 3, unit & 7
+    ql, qh = _affine(lay.ql, nbe, block), _affine(lay.qh, nbe, block)
+    if lay.order == "group":
+        quants = [Load("ql", 16, ql + 16 * pair), Load("qh", 8, qh + 8 * pair)]
+    else:
+        chunk = pair >> 2
+        ql += 64 * chunk + 32 * (pair & 1)
+        qh += 32 * chunk
+        quants = [
+            Load("ql", 16, ql),
+            Load("ql+16", 16, ql + 16),
+            Load("qh", 16, qh),
+            Load("qh+16", 16, qh + 16),
+        ]
+    scale = _affine(lay.sc, nbe, block) + 2 * pair
+    return (*quants, Load("sc", 2, scale), Load("d", 2, _affine(lay.d, nbe, block)))
+
+
+def activation_loads(nbe: int) -> tuple[Load, ...]:
+    """The five 8-byte loads of each unit's pad40 activations; the same for every row."""
+    unit = np.arange(UNITS_PER_BLOCK * nbe, dtype=np.int64)
+    return tuple(Load(f"x8+{at}", 8, 40 * unit + at) for at in range(0, 40, 8))
+
+
+def asked_per_unit(lay: Layout) -> tuple[int, int]:
+    """(ql and qh bytes that one unit asks for, bytes of them that are its own): (64, 24) or (24, 24).
+
+    The difference, 5/8 of the gguf order's quant bytes, is asked for again by a neighbouring lane.
+    """
+    return sum(x.width for x in weight_loads(lay, 1) if x.name.startswith("q")), 24
+
+
+def _period(stride: int, granule: int) -> int:
+    """Rows after which a row starts at the same place in its granule again."""
+    return granule // math.gcd(stride, granule)
+
+
+def _check_granularity(granularity: int) -> None:
+    if granularity < 1 or granularity & (granularity - 1) or granularity > 256:
+        raise BadInput(f"granularity must be a power of two up to 256 bytes, got {granularity}")
+
+
+def _spans(start: I64, width: int, granule: int) -> I64:
+    """Granules of `[start, start + width)`, shape (n, k); narrower spans repeat their last granule."""
+    first, last = start // granule, (start + width - 1) // granule
+    most = int((last - first).max(initial=0)) + 1
+    spans: I64 = np.minimum(first[:, None] + np.arange(most), last[:, None])
+    return spans
+
+
+def _rows_fetched(lay: Layout, nbe: int, rows: int, granule: int, scope: Scope) -> int:
+    """Granules fetched for `rows` rows from a granule-aligned start, distinct within each scope."""
+    units = UNITS_PER_BLOCK * nbe
+    stride = lay.row_stride(nbe)
+    unit = np.arange(units, dtype=np.int64)
+    warp = unit // WARP
+    warps = -(-units // WARP)
+    loads = weight_loads(lay, nbe)
+    small = min(granule, SECTOR) if scope == "load" else granule
+    touched, owner = [], []
+    for row in range(rows):
+        for i, load in enumerate(loads):
+            span = _spans(row * stride + load.address, load.width, small)
+            group = {
+                "matrix": np.zeros_like(unit),
+                "warp": row * warps + warp,
+                "block": row * nbe + (unit >> 3),
+                "load": (row * warps + warp) * len(loads) + i,
+            }[scope]
+            touched.append(span.ravel())
+            owner.append(np.repeat(group, span.shape[1]))
+    piece, group = np.concatenate(touched), np.concatenate(owner)
+    if scope == "load":  # a sector belongs to the first instruction that asks for it
+        order = np.lexsort((group, piece))
+        piece, group = piece[order], group[order]
+        new = np.flatnonzero(np.diff(piece, prepend=-1))
+        piece, group = piece[new] // (granule // small), group[new]
+    return int(np.unique(group * (piece.max() + 1) + piece).size)
+
+
+def fetched_bytes(lay: Layout, shape: Shape, granularity: int = SECTOR, scope: Scope = "matrix") -> int:
+    """Weight bytes moved when every piece of `granularity` bytes is fetched once per `scope`.
+
+    "matrix": once in all, what a perfect cache moves. "warp", "block": once for each warp's 32 units,
+    or each super-block, as if nothing were shared beyond it. "load": 32-byte sectors are kept once
+    fetched, but each warp load fetches whole pieces for the sectors it misses, and drops the rest.
+    Exact for the whole matrix. Raises BadInput for a granularity that is no power of two up to 256.
+    """
+    _check_granularity(granularity)
+    period = _period(lay.row_stride(shape.nbe), max(granularity, SECTOR))
+    full, rest = divmod(shape.od, period)
+    count = full * _rows_fetched(lay, shape.nbe, period, granularity, scope) if full else 0
+    if rest:
+        count += _rows_fetched(lay, shape.nbe, rest, granularity, scope)
+    return count * granularity
+
+
+def traffic_bytes(lay: Layout, shape: Shape, granularity: int = SECTOR) -> int:
+    """`granularity` x the distinct pieces of that size that the weight loads touch: the least to move."""
+    return fetched_bytes(lay, shape, granularity, "matrix")
+
+
+def dead_bytes(lay: Layout, shape: Shape) -> int:
+    """Stored bytes that no load ever asks for: padding inside blocks and at row ends."""
+    return shape.od * lay.row_stride(shape.nbe) - fetched_bytes(lay, shape, 1, "matrix")
+
+
+def useful_fraction(lay: Layout, shape: Shape, granularity: int = SECTOR, scope: Scope = "matrix") -> float:
+    """Content over bytes moved: 210/224 for padded at 32 B, 210/256 for it at 64 B per block."""
+    return shape.od * shape.nbe * BLOCK_BYTES / fetched_bytes(lay, shape, granularity, scope)
+
+
+def _distinct(values: I64, lanes: int) -> tuple[I64, I64]:
+    """Distinct values (n, k) within each run of `lanes` neighbouring units: (run, value) of each."""
+    top = int(values.max()) + 1
+    run = np.repeat(np.arange(len(values), dtype=np.int64) // lanes, values.shape[1])
+    run, value = np.divmod(np.unique(run * top + values.ravel()), top)
+    return run, value
+
+
+def _wavefronts(start: I64, width: int) -> int:
+    """L1 cycles at least: per group of lanes, the words wanted from its busiest bank; added up."""
+    group, word = _distinct(_spans(start, width, WORD), min(WARP, LINE // width))
+    per_bank = np.bincount(group * BANKS + word % BANKS, minlength=(int(group[-1]) + 1) * BANKS)
+    return int(per_bank.reshape(-1, BANKS).max(axis=1).sum())
+
+
+def _count(load: Load, base: int) -> tuple[int, int, int]:
+    """(sectors, lines, wavefronts) of one row's warp loads, the row starting at byte `base`."""
+    start = load.address + base
+    sectors, lines = (_distinct(_spans(start, load.width, g), WARP)[0].size for g in (SECTOR, LINE))
+    return sectors, lines, _wavefronts(start, load.width)
+
+
+def requests(lay: Layout, shape: Shape) -> Requests:
+    """What one launch over the matrix asks of L1: loads, bytes, sectors, lines and wavefronts.
+
+    Each row starts its own warps (256 threads per row), so no instruction spans two rows.
+    """
+    units = shape.nunits
+    warps = -(-units // WARP)
+    period = _period(lay.row_stride(shape.nbe), LINE)
+    full, rest = divmod(shape.od, period)
+    counts = []
+    for load in (*weight_loads(lay, shape.nbe), *activation_loads(shape.nbe)):
+        weight = not load.name.startswith("x8")
+        total = np.zeros(3, np.int64)
+        for phase in range(min(period, shape.od) if weight else 1):
+            rows = full + (phase < rest) if weight else shape.od
+            total += rows * np.array(_count(load, phase * lay.row_stride(shape.nbe) if weight else 0))
+        sectors, lines, wavefronts = (int(x) for x in total)
+        asked = shape.od * units * load.width
+        counts.append(LoadCount(load.name, load.width, shape.od * warps, asked, sectors, lines, wavefronts))
+    weights = sum(c.requested_bytes for c in counts if not c.name.startswith("x8"))
+    return Requests(
+        tuple(counts), weights, sum(c.requested_bytes for c in counts), sum(c.wavefronts for c in counts)
+    )
+
+
+def iterations(shape: Shape) -> int:
+    """Units that the busiest of a row's 256 threads takes: the loop form's trips."""
+    return -(-shape.nunits // VIRTUAL_THREADS)

@@ -1,0 +1,154 @@
+"""L1 on a GPU: a case's weights in every layout, copied until they are cold, and the arms over them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+
+from probes.core.types import Backend, Unavailable
+from probes.engine.arms import Kernels
+from probes.engine.bench import Bench, Spec
+from probes.engine.plan import Planned
+from probes.engine.probe import Arms, Case, Evidence, Variant
+from probes.engine.profile import once
+from probes.formats import checksum
+from probes.formats.layouts import LAYOUTS
+from probes.gpu import timing
+from probes.gpu.kernels import Kernel, Launch, int32
+from probes.gpu.memory import Buffer
+from probes.gpu.timing import Arm, Output
+from probes.l1 import data, table
+from probes.l1.table import Matvec
+from probes.report.rows import Row
+
+
+@dataclass
+class Layouts:
+    """One case on the device: its weights by layout, and what every kernel must return."""
+
+    case: Case
+    host: data.Weights
+    device: dict[str, Buffer]
+    activations: Buffer
+    copies: int
+    stack: ExitStack
+    whole: dict[str, data.U32]
+    """Every row's words once one variant has passed the oracle: by 'sum' or, of the stream form, by layout."""
+
+    def rotation_bytes(self, planned: Planned) -> int:
+        """Bytes that a variant's launches rotate over."""
+        v = planned.variant
+        assert isinstance(v, Matvec), "a variant of L1"
+        return self.host.packed[v.layout.name].nbytes * self.copies
+
+
+class LayoutArms:
+    """See `probes.engine.probe.Arms`."""
+
+    def __init__(self, bench: Bench, args: argparse.Namespace, kernels: Kernels) -> None:
+        self.bench, self.args, self.kernels = bench, args, kernels
+
+    def open(self, case: Case, variants: Sequence[Variant], stack: ExitStack) -> Layouts:
+        """The weights in the layouts that the variants read. Raises Unavailable where they have no room."""
+        used = {v.layout.name for v in variants if isinstance(v, Matvec)}
+        needed = [lay for lay in LAYOUTS if lay.name in used]
+        self.bench.progress(f"{case.id}: {case.shape} weights, {len(needed)} layouts")
+        host = data.weights(case, needed, self.bench.seed, self.args.gguf)
+        free, _ = self.bench.gpu.free_bytes()
+        most = max(p.nbytes for p in host.packed.values())
+        copies = timing.rotation(most, self.bench.gpu.facts.l2_bytes, free // max(1, len(needed)) * 4)
+        if most * len(needed) > free:
+            raise Unavailable(
+                f"{case.id} needs {most * len(needed) >> 20} MiB on the GPU, {free >> 20} MiB are free"
+            )
+        device = {name: stack.enter_context(Buffer.of(p, copies)) for name, p in host.packed.items()}
+        return Layouts(case, host, device, stack.enter_context(Buffer.of(host.x8)), copies, stack, {})
+
+    def arm(self, material: Layouts, planned: Planned, name: str, backend: Backend) -> Arm:
+        """One variant's arm. The first of a kind is held to the oracle's rows, all others to all of its rows.
+
+        Under --once every arm is held to the oracle's rows alone, and nothing is launched here.
+        """
+        v, w = planned.variant, material
+        assert isinstance(v, Matvec) and w.case.shape, "a variant of L1, on a matrix"
+        od, weights, stream = w.case.shape.od, w.device[v.layout.name], v.form.name == "stream"
+        out = w.stack.enter_context(Buffer(4 * od))
+        counter = 0
+        if planned.ring and planned.ring.drawn:  # a graph's launches follow each other: one word is enough
+            counter = w.stack.enter_context(Buffer.of(np.zeros(4, np.uint32))).address
+        kernel = self.kernels[backend][planned.kernel]
+        launches = [
+            launch(planned, kernel, w, (weights.address + k * weights.pitch, out.address), counter)
+            for k in range(w.copies)
+        ]
+        want = w.host.streamed[v.layout.name] if stream else w.host.want
+        sample = Output(out, od, want, w.host.rows)
+        if self.args.once:
+            return Arm(name, launches, sample)
+        kind = v.layout.name if stream else "sum"
+        if kind not in w.whole:
+            out.poison()
+            launches[0].enqueue(self.bench.gpu.stream)
+            w.whole[kind] = sample.check(f"{w.case.id} {name}")
+        every = w.whole[kind].copy()
+        every[w.host.rows] = sample.want  # the oracle's rows stay the oracle's
+        return Arm(name, launches, Output(out, od, every))
+
+    def reads(self, material: Layouts, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]:
+        """Plain reads of as many bytes as the layouts store."""
+        out: dict[tuple[str, Backend], tuple[Spec, Arm]] = {}
+        w = material
+        for layout, packed in w.host.packed.items():
+            want = checksum.read_xors(packed.reshape(-1))
+            for backend in backends:
+                key = table.READ_OF.get(layout, f"read_{layout}"), backend
+                if key not in out:
+                    sums = w.stack.enter_context(Buffer(4 * want.size))
+                    out[key] = self.bench.read(
+                        w.case, *key, w.device[layout], packed.nbytes, w.copies, sums, want
+                    )
+        return list(out.values())
+
+    def prove(self, material: Layouts, planned: Planned, spec: Spec) -> Evidence:
+        """Nothing besides the times."""
+        return Evidence()
+
+    def settle(
+        self, material: Layouts, planned: Planned, arm: Arm, row: Row, rows: Sequence[Row]
+    ) -> None:
+        """Nothing more to say."""
+        if planned.variant.role == "choice":
+            row.notes.append(f"dispatched to {planned.variant.of}")
+
+    def more(self, material: Layouts, variants: Sequence[Variant]) -> list[Row]:
+        """No rows besides the arms'."""
+        return []
+
+    def once(self, material: Layouts, arms: Sequence[tuple[Spec, Arm]]) -> list[Row]:
+        """Each arm once."""
+        return once("l1", self.bench, arms)
+
+
+def launch(planned: Planned, kernel: Kernel, w: Layouts, pointers: tuple[int, int], counter: int) -> Launch:
+    """A launch of weights and result at `pointers`.
+
+    counter: for a ring, the address of one word that is 0, of no other launch that may run meanwhile.
+    """
+    v, shape = planned.variant, w.case.shape
+    assert isinstance(v, Matvec) and shape, "a variant of L1, on a matrix"
+    args = (pointers[0], w.activations.address, pointers[1])
+    stride = v.layout.row_stride(shape.nbe)
+    if planned.ring is None:
+        return Launch(kernel, planned.config, (*args, int32(shape.nbe), int32(stride)))
+    made = planned.ring
+    ints = (shape.nbe, stride, shape.od, made.rows, made.stages)
+    return Launch(kernel, planned.config, (*args, counter if made.drawn else 0, *(int32(n) for n in ints)))
+
+
+def make(bench: Bench, args: argparse.Namespace, kernels: Kernels, keep: ExitStack) -> Arms:
+    """L1's arms; nothing of them outlives a case."""
+    return LayoutArms(bench, args, kernels)

@@ -1,0 +1,432 @@
+"""L2's chains on a GPU: weights, results and the words that must come out, and the arms over them.
+
+What must come out of a ring chain is made by the one-row-per-block kernel of decode13 (`l2_q6k_plain`, which has
+its own proofs) on activations that the host rotated; rows of some launches are held to the NumPy oracle here, so
+that no ring and no rotation on the device vouches for itself. Every kernel of a decode layer is held to the
+oracle, buffer by buffer; the words after all layers are those of decode13's plain launches, and every arm of
+both chains and backends must give them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probes.core.types import Backend, LaunchConfig, Unavailable
+from probes.engine.arms import Kernels
+from probes.engine.bench import Bench, Spec, cap_smem
+from probes.engine.plan import Planned
+from probes.engine.probe import Arms, Case, Evidence, Variant
+from probes.formats import chains as words
+from probes.formats import checksum, q6k
+from probes.formats import layer as decode_layer
+from probes.formats.checksum import bits
+from probes.formats.layer import F16
+from probes.formats.layouts import layout
+from probes.formats.packing import pack
+from probes.gpu import timing
+from probes.gpu.kernels import Kernel, Launch, int32
+from probes.gpu.memory import Buffer
+from probes.gpu.timing import Arm, Output
+from probes.l2 import chains, data, plan, table
+from probes.l2.chains import Step
+from probes.l2.overlap import Chain, ChainArm, alone, gap_rows, kernel_rows, overlap, stable, waits
+from probes.l2.table import ChainCase, Launching
+from probes.report.rows import Row
+
+NO_PREFERENCE, ALL_SHARED = -1, 100
+"""Per cent of an SM's L1 that a kernel wants as shared memory."""
+
+EMPTY_COPIES = 8
+"""Empty chains in a replay: 192 launches, so that a slope is not lost in the events' own step."""
+
+ORACLE_ROWS = 256
+"""Rows that the oracle checks, of each launch that it looks at."""
+
+
+@dataclass
+class Opened:
+    """One case on the device: a chain of each backend, and where it is a ring's one that reads the same bytes."""
+
+    case: ChainCase
+    chains: dict[Backend, Chain]
+    reads: dict[Backend, Chain] = field(default_factory=dict)
+    read_steps: tuple[Step, ...] = ()
+
+    def rotation_bytes(self, planned: Planned) -> int | None:
+        """Bytes that the launches rotate over."""
+        return next(iter(self.chains.values())).rotation_bytes
+
+
+@dataclass
+class LayerOnDevice:
+    """The decode layers' weights, shared by all KV lengths and chains."""
+
+    layer: data.Layer
+    device: dict[str, Buffer]
+    shared: dict[str, Buffer]
+    count: int
+    finals: dict[int, NDArray[np.uint32]] = field(default_factory=dict)
+    """The words after all layers, by KV length, once decode13's kernels were held to the oracle."""
+
+
+class ChainArms:
+    """See `probes.engine.probe.Arms`."""
+
+    def __init__(self, bench: Bench, args: argparse.Namespace, kernels: Kernels, keep: ExitStack) -> None:
+        self.bench, self.args, self.kernels, self.keep = bench, args, kernels, keep
+        self.layers: LayerOnDevice | None = None
+
+    # Opening a case
+
+    def open(self, case: Case, variants: Sequence[Variant], stack: ExitStack) -> Opened:
+        """A case's chain of each backend. Raises Unavailable where it does not fit, or has no room."""
+        assert isinstance(case, ChainCase), "a case of L2 is a chain"
+        mine = {b: k for b, k in self.kernels.items() if not case.backends or b in case.backends}
+        if case.chain in table.DECODE:
+            return self._decode(case, mine, stack)
+        if case.chain in chains.MATRICES:
+            return self._matrix(case, mine, stack)
+        if case.chain == "bandwidth24":
+            return self._stream(case, mine, stack)
+        if case.chain == "compute24":
+            return Opened(case, {b: self._compute(case, b, k, stack) for b, k in mine.items()})
+        nothing = stack.enter_context(Buffer(16))
+        kept = Output(nothing, 1, np.array([0xFFFFFFFF], np.uint32))
+        return Opened(case, {b: Chain(case, b, k, [{}] * EMPTY_COPIES, kept) for b, k in mine.items()})
+
+    def _capped(self, kernels: Sequence[str], mine: Any, held: int) -> dict[str, int]:
+        """Shared memory by kernel that holds every kind of it to `held` blocks per SM; empty for 0.
+
+        A ring is left alone: its grid is persistent and holds itself to its blocks.
+        """
+        out = {}
+        for name in sorted(set(kernels) - set(chains.RINGS)) if held else ():
+            kinds = [k for n, k in mine.items() if n.rpartition("_")[0] == f"l2_{name}"]
+            smem = max(cap_smem(k, chains.BLOCK, held, self.bench.gpu) for k in kinds)
+            for k in kinds:
+                k.allow_smem(smem)
+            out[name] = smem
+        return out
+
+    def _copies(self, what: str, size: int) -> int:
+        """Copies of `size` bytes to rotate over. Raises Unavailable where not even they fit."""
+        free, _ = self.bench.gpu.free_bytes()
+        count = timing.rotation(size, self.bench.gpu.facts.l2_bytes, free)
+        if size * count > free:
+            raise Unavailable(f"{what} needs {size >> 20} MiB on the GPU, {free >> 20} are free")
+        return count
+
+    def _stream(self, case: ChainCase, mine: Kernels, stack: ExitStack) -> Opened:
+        """bandwidth24: copies of one seeded weight, 24 to a chain."""
+        steps = chains.stream_steps()
+        size, tiles, n = steps[0].weight_bytes, steps[0].grid, len(steps)
+        raw = np.random.SFC64(self.bench.seed).random_raw(size // 8).view(np.uint8)
+        count = self._copies(case.id, size * n)
+        weights = stack.enter_context(Buffer.of(raw, n * count))
+        start = words.start(tiles, self.bench.seed)
+        first, a, b = (stack.enter_context(x) for x in (Buffer.of(start), Buffer(4 * tiles), Buffer(4 * tiles)))
+        output = Output(b, tiles, words.stream(checksum.read_xors(raw), start, n))
+        fixed = {"start": first.address, "a": a.address, "b": b.address}
+        copies = _copied(fixed, weights, n, count)
+        held = self.args.blocks_per_sm or 0
+        return Opened(case, {
+            backend: Chain(
+                case, backend, k, copies, output, self._capped(["stream"], k, held), size * n * count
+            )
+            for backend, k in mine.items()
+        })  # fmt: skip
+
+    def _compute(self, case: ChainCase, backend: Backend, mine: Any, stack: ExitStack) -> Chain:
+        """A compute chain: its launches fill `waves` waves with the blocks per SM that the case counts with."""
+        smem = self._capped([case.kernel], mine, case.held)
+        kinds = [k for n, k in mine.items() if n.rpartition("_")[0] == f"l2_{case.kernel}"]
+        blocks = min(k.blocks_per_sm(chains.BLOCK, smem.get(case.kernel, 0)) for k in kinds)
+        if blocks != case.blocks[backend]:
+            raise Unavailable(f"{case.blocks[backend]} blocks per SM of {case.kernel} are not to be had: {blocks}")
+        steps = plan.steps_of(case, self.bench.gpu.facts, backend)
+        threads, wide = steps[0].grid * chains.BLOCK, case.kernel == "wide"
+        start = words.start(threads, self.bench.seed)
+        first, a, b = (
+            stack.enter_context(x) for x in (Buffer.of(start), Buffer(4 * threads), Buffer(4 * threads))
+        )
+        each = words.CONSTANTS.wide if wide else words.CONSTANTS.narrow
+        want = words.compute_fast(each, int(steps[0].args[-1]), start, len(steps))
+        addresses = {"start": first.address, "a": a.address, "b": b.address}
+        return Chain(case, backend, mine, [addresses] * 2, Output(b, threads, want), smem)
+
+    def _matrix(self, case: ChainCase, mine: Kernels, stack: ExitStack) -> Opened:
+        """A chain of one matrix, and the one that reads the same bytes."""
+        m, n, seed = chains.MATRICES[case.chain], words.CHAIN, self.bench.seed
+        self._room(case, mine, stack)
+        self.bench.progress(f"{case.id}: {n} matrices of {m.shape}")
+        raw = decode_layer.weights(m.shape, seed + 11, "q6_K")
+        packed, x8 = pack(raw, layout("dpl")), data.activations(m, seed + 12)
+        size, od = packed.nbytes, m.shape.od
+        tiles, rest = divmod(size, words.CONSTANTS.tile)
+        assert not rest, "a chain that reads the same bytes reads whole tiles"
+        count = self._copies(case.id, size * n)
+        weights = stack.enter_context(Buffer.of(packed, n * count))
+        start = words.start(tiles, seed)
+        shared = {
+            name: stack.enter_context(buffer)
+            for name, buffer in (
+                ("start8", Buffer.of(x8)), ("a8", Buffer(x8.nbytes)), ("b8", Buffer(x8.nbytes)),
+                ("out", Buffer(4 * od * n)), ("start", Buffer.of(start)), ("a", Buffer(4 * tiles)),
+                ("b", Buffer(4 * tiles)),
+            )
+        }  # fmt: skip
+        fixed = {name: buffer.address for name, buffer in shared.items()}
+        fixed |= {f"out.{k}": fixed["out"] + 4 * od * k for k in range(n)}
+        copies = _copied(fixed, weights, n, count)
+        want = self._expected(m, raw, x8, next(iter(mine.values()))["l2_q6k_plain"], weights.address)
+        output = Output(shared["out"], want.size, want.reshape(-1))
+        xors = words.stream(checksum.read_xors(packed.reshape(-1)), start, n)
+        read, rotation = Output(shared["b"], tiles, xors), size * n * count
+        return Opened(
+            case,
+            {b: Chain(case, b, k, copies, output, rotation_bytes=rotation) for b, k in mine.items()},
+            {b: Chain(case, b, k, copies, read, rotation_bytes=rotation) for b, k in mine.items()},
+            chains.stream_steps(tiles=tiles, launches=n),
+        )
+
+    def _expected(
+        self, m: chains.Matrix, raw: NDArray[np.uint8], x8: NDArray[np.uint8], plain: Kernel, weights: int
+    ) -> NDArray[np.uint32]:
+        """Words u32[launches, od] of W . rotate(x8, k), made by the kernel `plain` on the packed `weights`.
+
+        raw: the same weights, for the oracle. Raises WrongResult where a row is not the oracle's.
+        """
+        n, od, pitch = words.CHAIN, m.shape.od, -(-x8.nbytes // 256) * 256
+        inputs = np.zeros((n, pitch), np.uint8)
+        for k in range(n):
+            inputs[k, : x8.nbytes] = data.rotate(x8, k)
+        with Buffer.of(inputs) as x, Buffer(4 * od * n) as out:
+            out.poison()
+            for k in range(n):
+                pointers = (weights, x.address + k * pitch, out.address + 4 * od * k)
+                end = (int32(m.shape.nbe), int32(m.row_stride), int32(0), 0)
+                launch = Launch(plain, LaunchConfig(od, chains.BLOCK), (*pointers, *end))
+                launch.enqueue(self.bench.gpu.stream)
+            found = out.download(np.uint32, od * n).reshape(n, od)
+        rng = np.random.default_rng(self.bench.seed + 13)
+        for k in sorted({0, n - 1, *(int(x) for x in rng.integers(1, n - 1, 2))}):
+            rows = np.sort(rng.choice(od, min(od, ORACLE_ROWS), replace=False)).astype(np.int64)
+            own = np.ascontiguousarray(inputs[k, : x8.nbytes])
+            data.compare(found[k, rows], bits(q6k.reference(raw, own, rows)), f"{m.name} launch {k}, {plain.name}")
+        return found
+
+    def _room(self, case: ChainCase, mine: Kernels, stack: ExitStack) -> None:
+        """Give the kernels of a ring chain all shared memory, until the stack closes.
+
+        An SM splits its L1 anew only when it is empty: a kernel with another split could not start beside a
+        ring. So every kernel of the chain asks for the same one, in every arm. Raises Unavailable where not
+        even one launch fits on the SMs at once.
+        """
+        facts = self.bench.gpu.facts
+        for backend, kernels in mine.items():
+            each = [plan.steps_of(case, facts, backend, plain) for plain in (False, True)]
+            for step in dict.fromkeys(s for steps in each for s in steps):
+                for kind in plan.KINDS:
+                    kernel = kernels[step.entry_point(kind)]
+                    kernel.prefer_smem(ALL_SHARED)
+                    stack.callback(kernel.prefer_smem, NO_PREFERENCE)
+                    if step.smem_bytes:
+                        kernel.allow_smem(facts.smem_per_block_max_bytes - kernel.resources.smem_bytes)
+                        self._fits(kernel, step)
+
+    def _fits(self, kernel: Kernel, step: Step) -> None:
+        fit = kernel.blocks_per_sm(step.block, step.smem_bytes)
+        if fit * self.bench.gpu.facts.sms < step.grid:
+            raise Unavailable(f"{step.grid} blocks of {kernel.name}, of which {fit} fit on an SM")
+
+    def _layers(self) -> LayerOnDevice:
+        """Seeded weights of one layer, copied until the layers are cold; made once a run."""
+        if self.layers is None:
+            self.bench.progress("decode13: weights of a 14B layer")
+            host = decode_layer.data(decode_layer.LAYER_14B, self.bench.seed)
+            size = chains.layer_bytes(1)
+            free, _ = self.bench.gpu.free_bytes()
+            count = timing.rotation(size, self.bench.gpu.facts.l2_bytes, free)
+            if 2 * size * count > free:
+                raise Unavailable(
+                    f"decode13 needs {2 * size * count >> 20} MiB on the GPU, {free >> 20} are free"
+                )
+            weights = (
+                ("w.qkv", host.qkv), ("w.o", host.o), ("w.gate_up", host.gate_up),
+                ("w.down", pack(host.down, layout("dpl"))),
+            )  # fmt: skip
+            arrays = (("gamma0", host.gamma[0]), ("gamma1", host.gamma[1]), ("h0", host.hidden))
+            keep = self.keep.enter_context
+            shared = {name: keep(Buffer.of(array)) for name, array in arrays}
+            shared |= {name: keep(Buffer(host.hidden.nbytes)) for name in ("h1", "h2")}
+            device = {name: keep(Buffer.of(array, count)) for name, array in weights}
+            self.layers = LayerOnDevice(data.Layer(host), device, shared, count)
+        return self.layers
+
+    def _decode(self, case: ChainCase, mine: Kernels, stack: ExitStack) -> Opened:
+        """A decode chain at one KV length, its first layer held to the oracle, kernel by kernel."""
+        assert case.kv, "a decode layer has a KV length"
+        facts, ring = self.bench.gpu.facts, case.chain in table.RING
+        if ring:
+            self._room(case, mine, stack)
+        w, kv = self._layers(), case.kv
+        cache = decode_layer.cache(decode_layer.LAYER_14B, kv, self.bench.seed + 9)
+        caches = stack.enter_context(Buffer.of(cache, w.count))
+        shared = {**w.shared, "table": stack.enter_context(Buffer.of(decode_layer.rope_table(kv - 1)))}
+        shared |= {n: stack.enter_context(Buffer(s)) for n, s in chains.activation_bytes(kv).items()}
+        fixed = {name: buffer.address for name, buffer in shared.items()}
+        copies = []
+        for k in range(w.count):
+            own = {name: buffer.address + k * buffer.pitch for name, buffer in w.device.items()}
+            own |= {
+                "w.cache": caches.address + k * caches.pitch,
+                "in": fixed[_hidden(k)],
+                "out": fixed[_hidden(k + 1)],
+            }
+            copies.append({**fixed, **own})
+        self.bench.progress(f"{case.id} at KV {kv}: the oracle of a layer")
+        want, left = w.layer.oracle(kv, cache)
+        found = {}
+        plain = chains.decode_steps(kv)
+        for backend, kernels in mine.items():
+            steps = plan.steps_of(case, facts, backend)
+            size = w.layer.host.hidden.size
+            chain = Chain(
+                case, backend, kernels, copies, Output(shared[_hidden(w.count)], size, np.empty(0, np.uint32)),
+                self._capped([s.kernel for s in steps], kernels, self.args.blocks_per_sm or 0),
+                chains.layer_bytes(kv) * w.count, [shared[_hidden(k + 1)] for k in range(w.count)],
+            )  # fmt: skip
+            if ring and kv not in w.finals:  # decode13 was left out: its kernels give the words all the same
+                w.finals[kv] = self._check_layer(chain, plain, shared, caches, want, left)
+            final = self._check_layer(chain, steps, shared, caches, want, left)
+            known = w.finals.setdefault(kv, final)
+            data.compare(final, known, f"{case.id} at KV {kv}, {backend} against decode13 of the first backend")
+            chain.output = replace(chain.output, want=known)
+            found[backend] = chain
+        return Opened(case, found)
+
+    def _check_layer(
+        self, chain: Chain, steps: Sequence[Step], shared: dict[str, Buffer], caches: Buffer,
+        want: dict[str, NDArray[Any]], cache: F16,
+    ) -> NDArray[np.uint32]:  # fmt: skip
+        """Hold each kernel of the first layer to the oracle; returns the words after all layers, plainly run.
+
+        want: buffers by name; cache: the first layer's as the oracle left it. Raises WrongResult.
+        """
+        where = f"/{chain.backend} at KV {chain.case.kv}"
+        for name, buffer in shared.items():
+            if name in chains.activation_bytes(1) or name in ("h1", "h2"):
+                buffer.poison()
+        layers = chain.launches(steps, table.arm(table.BASELINE))
+        for step, launch in zip(steps, layers[0].launches, strict=True):
+            launch.enqueue(self.bench.gpu.stream)
+            name = chains.WRITES[step.name]
+            buffer = shared[_hidden(1) if name == "h" else name]
+            got = buffer.download(want[name].dtype, want[name].size)
+            data.compare(got, want[name], f"{chain.case.id} {step.name}{where}")
+        data.compare(caches.download(np.float16, cache.size), cache, f"{chain.case.id} KV cache{where}")
+        for layer in layers[1:]:
+            layer.enqueue(self.bench.gpu.stream)
+        return bits(chain.output.buffer.download(np.float32, chain.output.words))
+
+    # Arms and what is said of them
+
+    def arm(self, material: Opened, planned: Planned, name: str, backend: Backend) -> Arm:
+        """A chain launched as one arm."""
+        v, reads = planned.variant, planned.variant.role == "read"
+        assert isinstance(v, Launching), "an arm of L2"
+        chain = (material.reads if reads else material.chains)[backend]
+        for step in planned.steps:
+            if step.smem_bytes:
+                self._fits(chain.kernels[step.entry_point(v.kind)], step)
+        return ChainArm(name, chain.launches(planned.steps, v), chain.output, graph=v.graph)
+
+    def reads(self, material: Opened, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]:
+        """Chains that only read the same bytes."""
+        out: list[tuple[Spec, Arm]] = []
+        for backend, chain in material.reads.items():
+            for name, of in table.READS.items():
+                v = replace(table.arm(of), name=name, role="read", baseline="")
+                planned = plan.of_steps(v, material.case, material.read_steps)
+                spec = Spec(material.case, planned, chain.kernels[planned.kernel], chain.rotation_bytes)
+                out.append((spec, self.arm(material, planned, spec.name, backend)))
+        return out
+
+    def prove(self, material: Opened, planned: Planned, spec: Spec) -> Evidence:
+        """Overlap, waits in the machine code, 200 equal replays; the baseline's repetitions need none."""
+        v, chain = planned.variant, material.chains[spec.backend]
+        assert isinstance(v, Launching), "an arm of L2"
+        if v.role == "again" or material.case.sweep:
+            return Evidence()
+        self.bench.progress(f"{material.case.id} {v.name}/{chain.backend}: proofs")
+        seen = overlap(self.bench, chain, planned.steps, v)
+        out = waits(self.bench, chain, planned.steps, v)
+        out.overlap_s, out.notes = seen.median_s, [seen.text(planned.steps), *out.notes]
+        if v.graph and table.dispatch(v):
+            plain = plan.steps_of(material.case, self.bench.gpu.facts, spec.backend, plain=True)
+            out.notes.append(stable(self.bench, chain, planned.steps, plain, v))
+        return out
+
+    def settle(
+        self, material: Opened, planned: Planned, arm: Arm, row: Row, rows: Sequence[Row]
+    ) -> None:
+        """Edges of the graph, and the gain per interface; a slow host says nothing of short launches."""
+        v = planned.variant
+        row.event_loop_time_s = None
+        if not isinstance(v, Launching) or not isinstance(arm, ChainArm) or v.role == "read":
+            return
+        if material.case.chain == "empty":
+            row.bitwise = None  # an empty kernel writes nothing that could be right or wrong
+        plain = next((r for r in rows if r.variant == v.baseline and r.backend == row.backend), None)
+        if plain and plain is not row and plain.time_s and row.time_s:
+            row.gain_per_interface_s = (plain.time_s - row.time_s) / len(planned.steps)
+        if material.case.sweep:
+            return
+        if v.graph:
+            found, edges = arm.edges
+            row.notes.append(f"{found} of {edges} edges programmatic")
+            if table.dispatch(v) and found < edges:
+                row.missing.append(f"{edges - found} edges of the graph are not programmatic")
+            if not table.dispatch(v) and found:
+                row.missing.append(f"{found} edges are programmatic without the attribute")
+        if v.pdl and not table.dispatch(v) and v.env is None:
+            row.missing.append("PROBES_PDL=0: launched without the attribute")
+
+    def more(self, material: Opened, variants: Sequence[Variant]) -> list[Row]:
+        """A row for each kernel of a chain; of the empty chain, the gap in a pair of launches."""
+        rows: list[Row] = []
+        for backend, chain in material.chains.items() if not material.case.sweep else ():
+            steps = plan.steps_of(material.case, self.bench.gpu.facts, backend)
+            rows += kernel_rows(self.bench, chain, steps)
+            if material.case.chain == "empty":
+                rows += gap_rows(self.bench, chain, steps[:2], variants)
+        return rows
+
+    def once(self, material: Opened, arms: Sequence[tuple[Spec, Arm]]) -> list[Row]:
+        """Each kernel of each chain alone, once the chain was run in both kinds and gave its words."""
+        return alone(self.bench, material.case, list(material.chains.values()), arms)
+
+
+def _copied(fixed: dict[str, int], weights: Buffer, n: int, count: int) -> list[dict[str, int]]:
+    """Addresses by name per copy of a chain of `n` launches with weights of their own."""
+    return [
+        {**fixed, **{f"w.{k}": weights.address + (c * n + k) * weights.pitch for k in range(n)}}
+        for c in range(count)
+    ]
+
+
+def _hidden(k: int) -> str:
+    """The buffer of the residual stream before layer k: the input, then two by turns."""
+    return "h0" if k == 0 else f"h{1 + (k - 1) % 2}"
+
+
+def make(bench: Bench, args: argparse.Namespace, kernels: Kernels, keep: ExitStack) -> Arms:
+    """L2's arms; the decode layers' weights live as long as `keep`."""
+    return ChainArms(bench, args, kernels, keep)

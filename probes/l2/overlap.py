@@ -1,0 +1,350 @@
+"""A chain bound to device buffers: its launches in any arm, graphs or eager, and the proofs behind them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from probes.core.types import Backend, LaunchConfig, Role, Unavailable, WrongResult
+from probes.engine import machine_code
+from probes.engine.bench import Bench, Spec, read_config
+from probes.engine.plan import Planned, described, occupy
+from probes.engine.probe import Evidence, Variant
+from probes.gpu import counters
+from probes.gpu.graph import Graph, capture
+from probes.gpu.kernels import Kernel, Launch, int32, int64
+from probes.gpu.kernels import Step as Several
+from probes.gpu.memory import Buffer
+from probes.gpu.timing import Arm, Output
+from probes.l2 import chains, table
+from probes.l2.chains import Step
+from probes.l2.plan import beside, kernel_row, launch_config, steps_of
+from probes.l2.table import ChainCase, Launching
+from probes.report.rows import Row
+from probes.verdict.intervals import F64
+
+NOTHING = LaunchConfig(1, 1)
+REPLAYS = 200
+"""Replays of an arm's graph that must all give the eager launches' words, as recorded."""
+
+SAFE_COPIES = 2
+"""Copies (or layers) in the graph that is replayed so often."""
+
+
+@dataclass
+class Chain:
+    """One chain of one backend. `copies` holds the buffers' addresses by name, per weight copy (or layer)."""
+
+    case: ChainCase
+    backend: Backend
+    kernels: Mapping[str, Kernel]
+    copies: list[dict[str, int]]
+    output: Output
+    smem: dict[str, int] = field(default_factory=dict)
+    """Dynamic shared memory by kernel, where blocks per SM are held down."""
+    rotation_bytes: int | None = None
+    results: list[Buffer] = field(default_factory=list)
+    """Where the result lies after each copy, if not always in the output's buffer."""
+
+    def result(self, copies: int) -> Buffer:
+        """The buffer that holds the result once the first `copies` copies were run."""
+        return self.results[copies - 1] if self.results else self.output.buffer
+
+    def launches(
+        self, steps: Sequence[Step], arm: Launching, stamps: int = 0, copies: int | None = None
+    ) -> list[Several]:
+        """An arm's launches, several per copy; `stamps`: address of two 64-bit words per launch, 0: none."""
+        pdl, stamp = table.dispatch(arm), chains.STAMP if stamps else 0
+        out, k = [], 0
+        for addresses in self.copies[:copies]:
+            chain = []
+            for step in steps:
+                args = [_argument(a, addresses) for a in step.args]
+                end = (int32(step.flags(arm.trigger) | stamp), stamps + 16 * k if stamps else 0)
+                config = launch_config(step, self.smem.get(step.kernel, 0), pdl)
+                chain.append(Launch(self.kernels[step.entry_point(arm.kind)], config, (*args, *end)))
+                k += 1
+            out.append(Several(tuple(chain)))
+        return out
+
+
+def _argument(value: str | int | float, addresses: dict[str, int]) -> Any:
+    if isinstance(value, str):
+        return 0 if value == chains.NULL else addresses[value]
+    return ctypes.c_float(value) if isinstance(value, float) else int32(value)
+
+
+class Eager(Graph):
+    """Launches one after another, with a graph's face: nothing is captured, every replay launches anew."""
+
+    def __init__(self, stream: Any, steps: Sequence[Several]) -> None:
+        from cuda.core import LaunchConfig as CoreConfig
+
+        flat = [x for s in steps for x in s.launches]
+        super().__init__(len(flat), None, stream)
+        self._ready = [
+            (
+                CoreConfig(
+                    grid=x.config.grid, block=x.config.block, shmem_size=x.config.smem_bytes,
+                    programmatic_stream_serialization=x.config.pdl,
+                ),
+                x.kernel.handle,
+                x.args,
+            )
+            for x in flat
+        ]  # fmt: skip
+
+    def replay(self) -> None:
+        """Enqueue every launch."""
+        from cuda.core import launch
+
+        for config, handle, args in self._ready:
+            launch(self._stream, config, handle, *args)
+
+
+@dataclass
+class ChainArm(Arm):
+    """An arm whose check runs every copy, since a layer's result goes into the next one."""
+
+    graph: bool = True
+    edges: tuple[int, int] = (0, 0)
+    """(programmatic, all) edges, read back from the captured graph."""
+
+    def build(self, stream: Any) -> None:
+        """Check all launches on poisoned outputs, eagerly, then make the n- and 2n-node graphs."""
+        self.poison()
+        for step in self.launches:
+            step.enqueue(stream)
+        self.check(f"{self.name}, eager")
+        twofold = [*self.launches, *self.launches]
+        if not self.graph:
+            self.graphs = Eager(stream, self.launches), Eager(stream, twofold)  # type: ignore[arg-type]  # a chain's launches are several each
+            return
+        n = sum(step.nodes for step in self.launches)
+        self.graphs = once, twice = capture(stream, self.launches), capture(stream, twofold)
+        if (once.nodes, twice.nodes) != (n, 2 * n):
+            raise RuntimeError(
+                f"{self.name}: graphs hold {once.nodes} and {twice.nodes} nodes, not {n}, {2 * n}"
+            )
+        self.edges = once.programmatic, once.edges
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Seconds by which each launch started before its predecessor's end, f64[interfaces]; below 0: a gap."""
+
+    seconds: F64
+    step_s: float
+    """The timer's own step."""
+
+    @property
+    def median_s(self) -> float:
+        """Over the interfaces."""
+        return float(np.median(self.seconds))
+
+    def text(self, steps: Sequence[Step]) -> str:
+        """One line: how many interfaces overlap, and by how much each of a chain of several kernels."""
+        n = self.seconds.size
+        line = f"{int((self.seconds > 0).sum())} of {n} launches started before their predecessor's end"
+        if len({s.name for s in steps}) > 1:
+            by = [
+                f"{s.name} {1e6 * float(np.median(self.seconds[(k - 1) % len(steps) :: len(steps)])):+.2f}"
+                for k, s in enumerate(steps)
+                if self.seconds[(k - 1) % len(steps) :: len(steps)].size
+            ]
+            line += f" (us: {', '.join(by)})"
+        return f"{line}; timer step {1e9 * self.step_s:.0f} ns"
+
+
+def overlap(
+    bench: Bench, chain: Chain, steps: Sequence[Step], arm: Launching, copies: int = SAFE_COPIES,
+    replays: int = 15,
+) -> Overlap:  # fmt: skip
+    """Medians over replays of a stamped graph of the same kernels."""
+    count = len(steps) * min(copies, len(chain.copies))
+    clean = np.tile(np.array([2**64 - 1, 0], np.uint64), count)
+    seen = []
+    with Buffer.of(clean) as stamps:
+        launches = chain.launches(steps, arm, stamps.address, copies)
+        stream = bench.gpu.stream
+        graph = capture(stream, launches) if arm.graph else Eager(stream, launches)
+        try:
+            for _ in range(replays):
+                stamps.upload(clean)
+                graph.replay()
+                stream.sync()
+                seen.append(stamps.download(np.uint64, 2 * count).reshape(count, 2))
+        finally:
+            graph.close()
+    words = np.stack(seen[1:])  # the first one warmed up
+    if (words == clean.reshape(count, 2)).any():
+        raise WrongResult(f"{chain.case.id} {arm.name}/{chain.backend}: time stamps", 0, "none", "one a kernel")
+    ns = words.astype(np.int64)
+    early = np.median(ns[:, :-1, 1] - ns[:, 1:, 0], axis=0) * 1e-9
+    ticks = np.unique(ns)
+    return Overlap(early, float(np.diff(ticks).min()) * 1e-9 if ticks.size > 1 else 0.0)
+
+
+def stable(
+    bench: Bench, chain: Chain, steps: Sequence[Step], plain: Sequence[Step], arm: Launching,
+    replays: int = REPLAYS,
+) -> str:  # fmt: skip
+    """Capture and instantiate in one go, replay, and hold every replay to plain launches. Raises WrongResult."""
+    copies, stream = min(SAFE_COPIES, len(chain.copies)), bench.gpu.stream
+    where = chain.result(copies)
+    where.poison()
+    for several in chain.launches(plain, table.arm(table.BASELINE), copies=copies):
+        several.enqueue(stream)
+    want = Output(where, chain.output.words, where.download(np.uint32, chain.output.words))
+    graph = capture(stream, chain.launches(steps, arm, copies=copies))
+    try:
+        for k in range(replays):
+            where.poison()
+            graph.replay()
+            stream.sync()
+            want.check(f"{chain.case.id} {arm.name}/{chain.backend}, replay {k + 1} of {replays}")
+    finally:
+        graph.close()
+    return f"{replays} replays equal to eager launches"
+
+
+def waits(bench: Bench, chain: Chain, steps: Sequence[Step], arm: Launching) -> Evidence:
+    """The waits in the machine code of an arm's kernels."""
+    names = list(dict.fromkeys(s.entry_point(arm.kind) for s in steps))
+    try:
+        found = machine_code.kernels("l2", names, chain.backend, bench.gpu.facts.arch)
+    except Unavailable as error:
+        return Evidence(notes=[f"SASS not checked: {error}"])
+    waiting = [n for n in names if machine_code.first(found[n], machine_code.WAIT) >= 0]
+    if arm.kind == "plain" and waiting:
+        return Evidence(missing=[f"plain kernels wait: {', '.join(waiting)}"])
+    if arm.kind == "plain":
+        return Evidence(notes=["SASS: no wait"])
+    if len(waiting) < len(names):
+        lacking = ", ".join(n for n in names if n not in waiting)
+        return Evidence(missing=[f"no wait in the SASS of {lacking}"])
+    return Evidence(notes=[f"SASS: a wait in each of {len(names)} kernels"])
+
+
+# A chain's kernels, one by one
+
+
+def kernel_rows(bench: Bench, chain: Chain, steps: Sequence[Step]) -> list[Row]:
+    """A row for each kernel of a chain: registers, waves, tail, what fits beside its predecessor."""
+    facts, rows = bench.gpu.facts, []
+    for step, before in chains.interfaces(list(dict.fromkeys(steps))):
+        kernel, there = (chain.kernels[s.entry_point("plain")] for s in (step, before))
+        config, there_config = (launch_config(s, chain.smem.get(s.kernel, 0)) for s in (step, before))
+        row = kernel_row(chain.case, chain.backend, step, facts)
+        occupy(row, kernel.resources, config, facts, kernel.blocks_per_sm(step.block, config.smem_bytes))
+        alone_ = there.blocks_per_sm(before.block, there_config.smem_bytes)
+        new, old = (kernel.resources, config), (there.resources, there_config)
+        row.notes += beside(step, before, new, old, alone_, facts)
+        late = chain.kernels[step.entry_point("late")].resources.registers
+        if late != kernel.resources.registers:
+            row.notes.append(f"late kind: {late} registers")
+        rows.append(row)
+    return rows
+
+
+def gap_rows(bench: Bench, chain: Chain, pair: Sequence[Step], variants: Sequence[Variant]) -> list[Row]:
+    """A pair in a graph: how long after the first launch's end the second one starts, by the timer."""
+    rows = []
+    own = replace(chain, copies=[{}])
+    for v in variants:
+        assert isinstance(v, Launching), "an arm of L2"
+        if not v.graph or v.role == "again" or (v.pdl and not table.dispatch(v)):
+            continue
+        seen = overlap(bench, own, pair, v, replays=60)
+        planned = Planned(variant=Variant(name=f"pair_{v.name}", role="gap", of=v.name), kernel="", config=NOTHING)
+        row = described("l2", chain.case, planned, chain.backend, "measured", bench.gpu.facts)
+        row.overlap_s = seen.median_s
+        row.notes.append(f"two launches in a graph; timer step {1e9 * seen.step_s:.0f} ns")
+        rows.append(row)
+    return rows
+
+
+ALONE: tuple[Launching, ...] = (table.arm(table.BASELINE), replace(table.arm("pdl_late"), pdl=False))
+"""How --counters launches a chain's kernels one at a time: both without the attribute.
+
+A profiler lets no launch overlap another, so an arm has no meaning here. A late kind's wait returns at once.
+"""
+
+
+def alone(
+    bench: Bench, case: ChainCase, found: Sequence[Chain], arms: Sequence[tuple[Spec, Arm]]
+) -> list[Row]:
+    """One launch of each kernel of each chain and kind, in the order of the rows. Raises WrongResult.
+
+    Beside each kernel with weights stands a plain read of them; nobody looks at its XORs.
+    """
+    launches: list[tuple[Spec, Launch]] = []
+    most = 1
+    for chain in found:
+        for a in ALONE:
+            steps = steps_of(case, bench.gpu.facts, chain.backend, plain=a.kind == "plain")
+            most = max(most, *(s.weight_bytes for s in steps))
+            _check(bench, chain, steps, a)
+            launches += _one_each(chain, steps, a)
+    large = [(s, a) for s, a in arms if s.planned.variant.role == "ceiling"]
+    rows: list[Row] = []
+    with Buffer(4 * read_config(most).grid) as out:
+        for chain in found:
+            launches += _reads(bench, chain, steps_of(case, bench.gpu.facts, chain.backend), out)
+        with counters.window():
+            for spec, arm in large:
+                arm.launches[0].enqueue(bench.gpu.stream)
+                arm.check(spec.name)
+                rows.append(bench.row("l2", spec))
+            for spec, launch in launches:
+                launch.enqueue(bench.gpu.stream)
+                bench.gpu.stream.sync()
+                rows.append(bench.row("l2", spec))
+    return rows
+
+
+def _check(bench: Bench, chain: Chain, steps: Sequence[Step], a: Launching) -> None:
+    """Run all copies of the chain and hold the result to what its arms must give."""
+    arm = ChainArm(f"{a.name}, one launch at a time", chain.launches(steps, a), chain.output)
+    arm.poison()
+    for several in arm.launches:
+        several.enqueue(bench.gpu.stream)
+    arm.check(f"{chain.case.id} {arm.name}")
+
+
+def _one_each(chain: Chain, steps: Sequence[Step], a: Launching) -> list[tuple[Spec, Launch]]:
+    """Each kernel of the first copy, in the chain's order; of a chain of one kernel the first launch."""
+    made = chain.launches(steps, a, copies=1)[0].launches
+    one = len({s.kernel for s in steps}) == 1
+    return [
+        (_spec(chain, s, a.kind, "alone", x), x)
+        for s, x in list(zip(steps, made, strict=True))[: 1 if one else None]
+        if a.kind != "late" or s.kernel in chains.LATE
+    ]
+
+
+def _spec(chain: Chain, step: Step, kind: str, role: Role, x: Launch) -> Spec:
+    v = Variant(name=f"profiled_{step.name}_{kind}", role=role, of=step.name)
+    note = chains.told(step) if step.smem_bytes and role == "alone" else ""
+    size = step.weight_bytes or None
+    planned = Planned(variant=v, kernel=x.kernel.name, config=x.config, content_bytes=size, note=note)
+    return Spec(chain.case, planned, x.kernel)
+
+
+def _reads(
+    bench: Bench, chain: Chain, steps: Sequence[Step], out: Buffer
+) -> list[tuple[Spec, Launch]]:
+    """A plain read of what each kernel alone reads."""
+    found: dict[str, tuple[Spec, Launch]] = {}
+    for s in steps:
+        if not s.weight_bytes or s.name in found:
+            continue
+        kernel, config = bench.harness("harness_read", chain.backend), read_config(s.weight_bytes)
+        weights = next(chain.copies[0][a] for a in s.args if isinstance(a, str) and a.startswith("w."))
+        launch = Launch(kernel, config, (weights, out.address, int64(s.weight_bytes // 16)))
+        found[s.name] = _spec(chain, s, "read", "read", launch), launch
+    return list(found.values())

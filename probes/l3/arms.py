@@ -1,0 +1,237 @@
+"""L3 on a GPU: gate and up weights, copied until they are cold, and the arms over them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from probes.core.types import Backend, LaunchConfig, Unavailable, WrongResult
+from probes.engine.arms import Kernels
+from probes.engine.bench import Bench, Spec, cap_smem
+from probes.engine.plan import Planned
+from probes.engine.probe import Arms, Case, Evidence, Variant
+from probes.engine.profile import once
+from probes.formats import checksum
+from probes.formats.checksum import bits
+from probes.gpu import timing
+from probes.gpu.kernels import Kernel, Launch, Step, int32
+from probes.gpu.memory import Buffer
+from probes.gpu.timing import Arm, Output
+from probes.l3 import data, plan, table
+from probes.l3.data import F32, U8, Wanted
+from probes.l3.table import Fusion
+from probes.report.rows import Row
+
+
+@dataclass
+class GateUp:
+    """One case on both sides: weights, activations, and what every kernel must return."""
+
+    case: Case
+    raw: U8
+    weights: Buffer
+    x8: Buffer
+    copies: int
+    want: Wanted
+    stack: ExitStack
+
+    def rotation_bytes(self, planned: Planned) -> int:
+        """Bytes that a variant's launches rotate over."""
+        return self.raw.nbytes * self.copies
+
+    def copy(self, k: int) -> int:
+        """Device address of one copy of the weights."""
+        return self.weights.address + k * self.weights.pitch
+
+
+class FusionArms:
+    """See `probes.engine.probe.Arms`. `largest`: the sweep's weights, of which each point takes its rows."""
+
+    def __init__(self, bench: Bench, args: argparse.Namespace, kernels: Kernels) -> None:
+        self.bench, self.args, self.kernels = bench, args, kernels
+        self.largest: tuple[U8, Wanted] | None = None
+
+    def open(self, case: Case, variants: Sequence[Variant], stack: ExitStack) -> GateUp:
+        """Weights, activations and what they must give.
+
+        A seeded sample of at least 4096 rows is held to the oracle; the other rows are then those of the first
+        backend's matmul, which every arm is compared with, and SwiGLU and quantising are NumPy's. With --once
+        the oracle sums every row, and nothing is launched here. Raises Unavailable without room.
+        """
+        assert case.shape, "a case of L3 has its shape"
+        self.bench.progress(f"{case.id}: {case.shape} q4_K weights")
+        x8 = data.random_x8(case.shape.id, self.bench.seed + 1)
+        if case.sweep == table.WAVES:
+            raw, want = self._swept(case, x8)
+        else:
+            raw = self._raw(case)
+            want = None
+        free, _ = self.bench.gpu.free_bytes()
+        if raw.nbytes > free:
+            raise Unavailable(f"{case.id} needs {raw.nbytes >> 20} MiB on the GPU, {free >> 20} MiB are free")
+        copies = timing.rotation(raw.nbytes, self.bench.gpu.facts.l2_bytes, free)
+        weights, activations = (stack.enter_context(b) for b in (Buffer.of(raw, copies), Buffer.of(x8)))
+        if want is None:
+            gu = data.oracle(raw, x8) if self.args.once else self._sums(case, raw, x8, weights, activations)
+            want = Wanted.of(gu, case.id)
+        return GateUp(case, raw, weights, activations, copies, want, stack)
+
+    def _raw(self, case: Case) -> U8:
+        assert case.shape, "a case of L3 has its shape"
+        if case.tensors:
+            return data.read_gate_up(self.args.gguf, *case.tensors)[0]
+        return data.random_gate_up(table.nf_of(case), case.shape.id, self.bench.seed)
+
+    def _swept(self, case: Case, x8: U8) -> tuple[U8, Wanted]:
+        """The first rows of the largest point's weights, which are summed and checked once."""
+        if self.largest is None:
+            fit = {b: k["l3_form_b"].blocks_per_sm(plan.THREADS) for b, k in self.kernels.items()}
+            held = self.args.blocks_per_sm
+            sms = self.bench.gpu.facts.sms
+            cases = table.sweep_cases(
+                table.WAVES, self.args, sms, lambda _: {b: min(n, held or n) for b, n in fit.items()}
+            )
+            most = max(cases, key=table.nf_of)
+            raw = self._raw(most)
+            with Buffer.of(raw) as weights, Buffer.of(x8) as activations:
+                self.largest = raw, Wanted.of(self._sums(most, raw, x8, weights, activations), most.id)
+        nf = table.nf_of(case)
+        return data.first_rows(self.largest[0], nf), self.largest[1].first(nf)
+
+    def _sums(self, case: Case, raw: U8, x8: U8, weights: Buffer, activations: Buffer) -> F32:
+        """Every row's sum by one launch of a matmul kernel, a sample of them equal to the oracle to the bit."""
+        assert case.shape, "a case of L3 has its shape"
+        od = case.shape.od
+        matmul = next(iter(self.kernels.values()))["l3_matmul"]
+        rows = checksum.sampled_rows(od, self.bench.seed)
+        want = bits(data.oracle(raw, x8, rows))
+        with Buffer(4 * od) as out:
+            out.poison()
+            args = (weights.address, activations.address, out.address, int32(case.shape.nbe))
+            Launch(matmul, LaunchConfig(od, plan.THREADS), args).enqueue(self.bench.gpu.stream)
+            found = Output(out, od, want, rows).check(f"{case.id} l3_matmul")
+        return found.view(np.float32)
+
+    def arm(self, material: GateUp, planned: Planned, name: str, backend: Backend) -> Arm:
+        """One variant's arm: a launch per weight copy, or a step of two; every output is checked.
+
+        A ring's counters are the arm's own and shown to be 0 again; its launches follow one another.
+        """
+        d, v, kernels = material, planned.variant, self.kernels[backend]
+        assert isinstance(v, Fusion), "a variant of L3"
+        nf = table.nf_of(d.case)
+        q8 = d.stack.enter_context(Buffer(4 * d.want.q8.size))
+        outputs = [Output(q8, d.want.q8.size, d.want.q8)]
+        target: tuple[int, ...] = (q8.address,)
+        if v.finisher:  # there is an f32 intermediate, checked too
+            middle = bits(d.want.gu if v.sums_alone else d.want.h)
+            values = d.stack.enter_context(Buffer(4 * middle.size))
+            target = (values.address,)
+            outputs.append(Output(values, middle.size, middle))
+        kept: tuple[Output, ...] = ()
+        words = 0
+        if count := plan.counters(planned, nf):
+            zeros = np.zeros(count, np.uint32)
+            counters = d.stack.enter_context(Buffer.of(zeros))
+            kept, words = (Output(counters, zeros.size, zeros),), counters.address
+        launches: list[Launch | Step] = []
+        for k in range(d.copies):
+            reader = _reader(planned, kernels[v.reader], d, d.copy(k), target, words)
+            if not v.finisher:
+                launches.append(reader)
+                continue
+            args = (*target, q8.address, int32(nf))
+            launches.append(Step((reader, Launch(kernels[v.finisher], plan.finish_config(nf), args))))
+        return Arm(name, launches, outputs[0], also=tuple(outputs[1:]), kept=kept)
+
+    def reads(self, material: GateUp, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]:
+        """A plain read of as many bytes as the weights hold; none in the sweep over waves."""
+        d = material
+        if d.case.sweep == table.WAVES:
+            return []
+        want = checksum.read_xors(d.raw.reshape(-1))
+        return [
+            self.bench.read(
+                d.case, plan.READ, b, d.weights, d.raw.nbytes, d.copies,
+                d.stack.enter_context(Buffer(4 * want.size)), want,
+            )
+            for b in backends
+        ]  # fmt: skip
+
+    def prove(self, material: GateUp, planned: Planned, spec: Spec) -> Evidence:
+        """Load balance by a traced launch (a ring has none), and what the second kernel of a step costs."""
+        v, d = planned.variant, material
+        assert isinstance(v, Fusion), "a variant of L3"
+        if d.case.sweep and v.name != "form_b":
+            return Evidence()
+        kernels, out = self.kernels[spec.backend], Evidence()
+        if v.finisher:
+            res, grid = kernels[v.finisher].resources, plan.finish_config(table.nf_of(d.case)).grid
+            out.notes.append(f"then {v.finisher}: {grid} blocks, {res.registers} registers")
+        if v.ring:
+            out.notes.append("load balance is not counted: its blocks stay, and tickets make them even")
+        elif v.role != "again":
+            out.load_balance, note = self._load_balance(spec, kernels[v.traced], d)
+            out.notes += [note] if note else []
+        return out
+
+    def _load_balance(self, spec: Spec, traced: Kernel, d: GateUp) -> tuple[float, str]:
+        """(blocks of the busiest SM over the mean of all SMs, a note) from one launch of the traced twin.
+
+        The twin's result is checked like any other. Raises Unavailable where blocks ran outside the partition.
+        """
+        v, sms, launch = spec.planned.variant, self.bench.gpu.facts.sms, spec.planned.config
+        assert isinstance(v, Fusion), "a variant of L3"
+        held = self.args.blocks_per_sm
+        smem = cap_smem(traced, plan.THREADS, held, self.bench.gpu) if held else 0
+        want = {"l3_matmul": bits(d.want.gu), "l3_form_a": bits(d.want.h)}.get(v.reader, d.want.q8)
+        with Buffer(4 * want.size) as out, Buffer(4 * launch.grid) as where:
+            out.poison()
+            where.poison()
+            pointers, ints = plan.arguments(
+                spec.planned, d.case, d.copy(0), d.x8.address, (out.address,)
+            )
+            args = (*pointers, *map(int32, ints), where.address)
+            Launch(traced, replace(launch, smem_bytes=smem), args).enqueue(self.bench.gpu.stream)
+            Output(out, want.size, want).check(f"{d.case.id} {traced.name}")
+            seen = where.download(np.uint32, launch.grid)
+        if (seen == 0xFFFFFFFF).any():
+            first = int(np.argmax(seen == 0xFFFFFFFF))
+            raise WrongResult(f"{traced.name} left a block out", first, "none", "an SM")
+        counts = np.unique(seen, return_counts=True)[1]
+        if counts.size > sms:
+            raise Unavailable(
+                f"blocks ran on {counts.size} SMs where there are {sms}: the partition does not hold"
+            )
+        mine = traced.blocks_per_sm(plan.THREADS, smem)
+        timed = spec.kernel.blocks_per_sm(plan.THREADS, launch.smem_bytes)
+        notes = [f"its blocks used {counts.size} of {sms} SMs"] if counts.size < sms else []
+        notes += [f"load balance seen at {mine} blocks/SM, timed at {timed}"] if mine != timed else []
+        return float(counts.max() / (launch.grid / sms)), "; ".join(notes)
+
+    def settle(
+        self, material: GateUp, planned: Planned, arm: Arm, row: Row, rows: Sequence[Row]
+    ) -> None:
+        """Nothing more to say."""
+
+    def more(self, material: GateUp, variants: Sequence[Variant]) -> list[Row]:
+        """No rows besides the arms'."""
+        return []
+
+    def once(self, material: GateUp, arms: Sequence[tuple[Spec, Arm]]) -> list[Row]:
+        """Each arm once."""
+        return once("l3", self.bench, arms)
+
+
+def _reader(planned: Planned, kernel: Kernel, d: GateUp, w: int, out: tuple[int, ...], words: int) -> Launch:
+    pointers, ints = plan.arguments(planned, d.case, w, d.x8.address, out, words)
+    return Launch(kernel, planned.config, (*pointers, *map(int32, ints)))
+
+
+def make(bench: Bench, args: argparse.Namespace, kernels: Kernels, keep: ExitStack) -> Arms:
+    """L3's arms; the sweep's host weights outlive a case."""
+    return FusionArms(bench, args, kernels)

@@ -1,0 +1,4 @@
+"""Rows on disk and on paper.
+
+rows.py (one row), provenance.py (a report's head), store.py (its file), tables.py (text).
+"""

@@ -1,0 +1,202 @@
+"""One row of a report: what one variant, backend and case measured, predicted or recorded.
+
+The field names are the JSON's, and outside tools rely on them: a new field goes at the end, none is
+renamed. Names carry the unit (seconds, bytes, hertz; gbps is 1e9 bytes per second); fractions are plain
+numbers (0.62, not 62). A field that does not apply is None. Nothing here imports NumPy.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any
+
+from probes.core.types import Backend, BadInput, Role, Source
+from probes.verdict.bars import Decision
+
+ROUNDING = 1e-9
+"""How far a predicted time, made from the very ceiling, may lie above it by rounding alone."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Row:
+    """Checked by `check`, which `to_json` and `from_json` both call: BadInput names the field."""
+
+    probe: str
+    case: str
+    variant: str
+    backend: Backend
+    source: Source
+    device: str | None = None  # slug of the device, e.g. nvidia-h200
+    shape: list[int] | None = None  # [od, id]
+    time_s: float | None = None  # median time of one launch (L2: of one chain)
+    time_s_p25: float | None = None
+    time_s_p75: float | None = None
+    samples_s: list[float] = field(default_factory=list)  # forward, backward per window, process by process
+    content_bytes: int | None = None  # weights as the format stores them
+    traffic_bytes: int | None = None  # 32 x the distinct weight sectors touched
+    content_gbps: float | None = None
+    read_ceiling_gbps: float | None = None  # a read-only stream of >= 1 GiB in the same run
+    fraction_of_ceiling: float | None = None  # content_gbps / read_ceiling_gbps
+    same_bytes_read_s: float | None = None  # a plain read of as many bytes in the same run
+    fraction_of_same_bytes_read: float | None = None  # same_bytes_read_s / time_s
+    registers: int | None = None
+    spill_bytes: int | None = None
+    smem_bytes: int | None = None
+    blocks_per_sm: int | None = None
+    waves: float | None = None  # grid / (SMs x blocks per SM)
+    tail_fraction: float | None = None
+    load_balance: float | None = None  # busiest SM over the mean
+    overlap_s: float | None = None
+    gain_per_interface_s: float | None = None
+    limiter: str | None = None  # what holds blocks per SM down, or what binds a prediction
+    bitwise: bool | None = None  # equal to the oracle to the bit, before and after timing
+    rotation_bytes: int | None = None
+    l2_bytes: int | None = None
+    sm_clock_hz: float | None = None
+    throttled: int | None = None  # how many samples ran below the clock of the others
+    ratio_to_baseline: float | None = None  # time / time of the baseline
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    noise_floor: float | None = None  # |ratio - 1| that A/A pairs reach
+    verdict: Decision | None = None
+    recorded: str | float | None = None  # the record's verdict, or its figure
+    agrees: bool | None = None
+    reason: str | None = None
+    # beyond the names fixed by the design
+    skipped: str | None = None  # why nothing was run: the row stays visible
+    dram_bytes_read: int | None = None  # by the profiler, per launch
+    profiler_time_s: float | None = None
+    event_loop_time_s: float | None = None  # plain event-timed loop, to hold the graph's slope against
+    windows: int | None = None  # per process; samples_s holds 2 x windows x processes
+    processes: int | None = None
+    throttled_samples: list[int] = field(default_factory=list)  # their places in samples_s
+    notes: list[str] = field(default_factory=list)
+    counts: dict[str, int] | None = None  # how often each model runs this case per decode step
+    grid: int | None = None  # thread blocks of the kernel that `registers` and `waves` speak of
+    kv: int | None = None  # KV length, where a case has several
+    profiler_dram_fraction: float | None = None  # DRAM throughput over its peak, of one launch
+    profiler_issue_fraction: float | None = None  # active cycles in which a scheduler issued, of one launch
+    # schema 2: what readers and judges need of a row stands in fields; notes are for people alone
+    role: Role = "variant"
+    of: str | None = None  # the variant that this row repeats, dispatched to, or is a point of
+    baseline: str | None = None  # the variant that ratio_to_baseline is over
+    read: str | None = None  # the read row behind same_bytes_read_s
+    geometry: str | None = None  # of a persistent grid, such as 8r2b0s-drawn
+    cold: bool | None = None  # whether the weights rotated over more than the caches hold; None: no weights
+    missing: list[str] = field(default_factory=list)  # proofs that are not there: no verdict then
+    sweep: str | None = None  # the sweep that this row is part of: shown by its own section, never judged
+    scope: str | None = None  # of a verdict: each case, sum over a model, all of several cases
+
+    @property
+    def id(self) -> str:
+        """Such as `l1/ffn_down_14b/dpl_loop/cu` or `l2/decode13@128/pdl_late/cu`."""
+        return f"{self.probe}/{self.group}/{self.variant}/{self.backend}"
+
+    @property
+    def group(self) -> str:
+        """The case, with its KV length where it has one: rows that were timed together."""
+        return self.case if self.kv is None else f"{self.case}@{self.kv}"
+
+    def doubts(self) -> list[str]:
+        """What a reader must know before trusting this row's time: each a short phrase."""
+        out = []
+        if self.fraction_of_ceiling is not None and self.fraction_of_ceiling > 1 + ROUNDING:
+            out.append("above the read ceiling: an error in the count, or not cold")
+        if self.fraction_of_same_bytes_read is not None and self.fraction_of_same_bytes_read > 1 + ROUNDING:
+            out.append("faster than a plain read of the same bytes: an error in the count, or not cold")
+        slope, loop = self.time_s, self.event_loop_time_s
+        if slope is not None and loop is not None and slope >= 50e-6 and abs(loop / slope - 1) > 0.03:
+            out.append(f"the plain event loop differs by {100 * (loop / slope - 1):+.1f} %")
+        profiled = self.profiler_time_s
+        if slope is not None and profiled is not None and slope >= 50e-6 and abs(profiled / slope - 1) > 0.10:
+            out.append(f"the profiler's duration differs by {100 * (profiled / slope - 1):+.0f} %")
+        if self.dram_bytes_read is not None and self.traffic_bytes:
+            more = self.dram_bytes_read / self.traffic_bytes - 1
+            if more > 0.02:
+                out.append(f"DRAM read {100 * more:.0f} % more than the sectors counted")
+        if self.dram_bytes_read is not None and self.content_bytes:
+            share = self.dram_bytes_read / self.content_bytes
+            if share < 0.98:
+                out.append(f"only {100 * share:.0f} % of the content came from DRAM")
+        if self.throttled:
+            out.append(f"{self.throttled} of {len(self.samples_s)} samples at a lower clock")
+        return out
+
+    def check(self) -> None:
+        """BadInput on a value of the wrong type, a NaN or infinity, or counts that do not fit together."""
+        for name, hint in _types().items():
+            value = getattr(self, name)
+            if not _fits(value, hint):
+                raise BadInput(f"row {self.id}: {name} must be {_say(hint)}, got {value!r}")
+        if self.windows is not None and self.samples_s:
+            want = 2 * self.windows * (self.processes or 1)
+            if len(self.samples_s) != want:
+                raise BadInput(f"row {self.id}: {len(self.samples_s)} samples, {want} expected from windows")
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, in order. BadInput as `check`."""
+        self.check()
+        return {name: getattr(self, name) for name in _types()}
+
+    @classmethod
+    def from_json(cls, data: object) -> Row:
+        """A row from a parsed JSON object. BadInput on unknown or missing names, or as `check`."""
+        if not isinstance(data, Mapping):
+            raise BadInput(f"a row must be a JSON object, got {type(data).__name__}")
+        unknown = sorted(set(map(str, data)) - set(_types()))
+        if unknown:
+            raise BadInput(f"a row has unknown fields: {', '.join(unknown)}")
+        missing = [n for n in ("probe", "case", "variant", "backend", "source") if n not in data]
+        if missing:
+            raise BadInput(f"a row lacks {', '.join(missing)}")
+        row = cls(**data)
+        row.check()
+        return row
+
+
+FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Row))
+"""The JSON names, in the file's order."""
+
+
+@cache
+def _types() -> dict[str, Any]:
+    hints = typing.get_type_hints(Row)
+    return {name: hints[name] for name in FIELDS}
+
+
+def _finite(value: float) -> bool:
+    """A number that float64 holds: no NaN, no infinity, no integer of hundreds of digits."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Is `value` of this type, numbers finite, bool never a number, an int good for a float?"""
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
+        return any(_fits(value, h) for h in typing.get_args(hint))
+    if origin is typing.Literal:
+        return isinstance(value, str) and value in typing.get_args(hint)
+    if origin is list:
+        return isinstance(value, list) and all(_fits(v, typing.get_args(hint)[0]) for v in value)
+    if origin is dict:
+        keys, values = typing.get_args(hint)
+        return isinstance(value, dict) and all(_fits(k, keys) and _fits(v, values) for k, v in value.items())
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and _finite(value)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
+    return isinstance(value, hint)
+
+
+def _say(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Literal:
+        return "one of " + ", ".join(typing.get_args(hint))
+    return hint.__name__ if isinstance(hint, type) else str(hint)

@@ -1,0 +1,138 @@
+"""A report's JSON file: written whole or not at all, after every row, and read back with suspicion.
+
+    {"schema": 1, "device": …, "complete": true, "rows": [ … one row a line … ]}
+
+A run that is killed leaves the rows it had finished and `complete: false`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+from probes.core.types import BadInput
+from probes.report import schema1
+from probes.report.provenance import Head
+from probes.report.rows import Row
+
+MAX_BYTES = 256 << 20
+"""A report larger than this is refused unread; a full one is a few MiB."""
+
+
+class ReportFile:
+    """A report on its way to disk: `with ReportFile(path, head) as f: f.add(row)`.
+
+    Entry tries whether the place can be written, so that a full disk or a locked folder fails before anything
+    is measured; an older file there stays until the first row is added, and every `add` or `flush` replaces
+    the file as a whole. Leaving without an exception marks it complete. `path` None keeps it in memory.
+    BadInput where the file cannot be written.
+    """
+
+    def __init__(self, path: Path | None, head: Head) -> None:
+        self.path, self.head, self.rows = path, head, list[Row]()
+
+    def __enter__(self) -> ReportFile:
+        if self.path is not None:
+            check_writable(self.path)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.head.complete = True
+            self.flush()
+
+    def add(self, *rows: Row) -> None:
+        """Append finished rows and write the file."""
+        for row in rows:
+            row.check()
+        self.rows.extend(rows)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write the file again, after a row already added has changed."""
+        if self.path is not None:
+            write_json(self.path, self.head, self.rows)
+
+
+def write_json(path: Path, head: Head, rows: Sequence[Row]) -> None:
+    """Replace `path` by head and rows, in one step. BadInput where that fails: the old file then stays."""
+    top = json.dumps(head.to_json(), indent=1, allow_nan=False, ensure_ascii=False)
+    body = ",\n".join(json.dumps(r.to_json(), allow_nan=False, ensure_ascii=False) for r in rows)
+    write_text(path, f'{top[:-2]},\n "rows": [\n{body}\n ]\n}}\n')
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a text file in one step (a temporary file beside it, then a rename).
+
+    Makes the folder; follows a symbolic link. BadInput, one line, on whatever the file system refuses (no
+    permission, disk full, a file where a folder should be) and on a place that is no regular file.
+    """
+    _written(path, text, keep=True)
+
+
+def check_writable(path: Path) -> None:
+    """Try to write beside `path` what a report's first bytes would be, and take it away again. BadInput."""
+    _written(path, " " * 4096, keep=False)
+
+
+def _written(path: Path, text: str, keep: bool) -> None:
+    try:
+        if not path.name:
+            raise ValueError("that names no file")
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            raise ValueError("it is there and is no regular file")
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "w", encoding="utf-8", newline="\n") as f:
+                f.write(text)
+            if keep:
+                os.replace(temporary, target)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+    except (OSError, ValueError, RuntimeError) as e:
+        why = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
+        raise BadInput(f"cannot write {path}: {why}; choose another place") from e
+
+
+def read_json(path: Path) -> tuple[Head, list[Row]]:
+    """Head and rows of a report. BadInput, one line, on anything that is not one."""
+    try:
+        if not path.is_file() and path.exists():
+            raise BadInput(f"{path} is no regular file")
+        if path.stat().st_size > MAX_BYTES:
+            raise BadInput(f"{path} is larger than any report ({MAX_BYTES >> 20} MiB)")
+        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+    except OSError as e:
+        raise BadInput(f"cannot read {path}: {e.strerror or e}") from e
+    except (ValueError, RecursionError) as e:
+        raise BadInput(f"{path} is not a report's JSON: {e}") from e
+    try:
+        if not isinstance(data, dict) or not isinstance(data.get("rows"), list):
+            raise BadInput("an object with a list of rows is expected")
+        rows: list[Any] = data.pop("rows")
+        head = Head.from_json(data)
+        found = [_row(i, r) for i, r in enumerate(rows)]
+        return head, schema1.upgraded(found) if head.schema == 1 else found
+    except BadInput as e:
+        raise BadInput(f"{path} is not a report of this version: {e}") from e
+
+
+def _row(index: int, data: object) -> Row:
+    try:
+        return Row.from_json(data)
+    except BadInput as e:
+        raise BadInput(f"rows[{index}]: {e}") from e
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a number a report may hold")

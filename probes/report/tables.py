@@ -1,0 +1,282 @@
+"""Rows as tables, in a terminal or in Markdown: the only place that turns figures into text with units.
+
+Every table's title says whether its lines were measured, predicted or recorded; where they differ, a column
+says it line by line, and a predicted time carries a `~`. GB/s is 1e9 bytes per second. tabulate is imported
+when the first table is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from probes.core.types import BadInput
+from probes.device import resources
+from probes.report.provenance import Head
+from probes.report.rows import Row
+from probes.report.store import ReportFile, read_json, write_json, write_text
+
+__all__ = [
+    "ReportFile", "case_table", "document", "fill", "first_line", "format_bytes", "format_percent",
+    "format_ratio", "format_time", "read_json", "table", "verdict_table", "write_json", "write_text",
+]  # fmt: skip
+
+Cell = Callable[[Row], str]
+
+
+def format_time(seconds: float | None, predicted: bool = False) -> str:
+    """`176.5 µs`, `12.3 ms`, `1.20 s`; a predicted one `~176.5 µs`."""
+    if seconds is None:
+        return ""
+    size = abs(seconds)
+    if size < 1e-3:
+        text = f"{seconds * 1e6:.{1 if size >= 1e-4 else 2}f} µs"
+    else:
+        text = f"{seconds * 1e3:.3f} ms" if size < 1 else f"{seconds:.2f} s"
+    return f"~{text}" if predicted else text
+
+
+def format_percent(fraction: float | None, digits: int = 1, sign: bool = False) -> str:
+    """`62.1 %` of 0.621."""
+    return "" if fraction is None else f"{100 * fraction:{'+' if sign else ''}.{digits}f} %"
+
+
+def format_bytes(count: int | None) -> str:
+    """`58.11 MiB`, `4.00 GiB`, `210 B`."""
+    if count is None:
+        return ""
+    for scale, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if abs(count) >= scale:
+            return f"{count / scale:.2f} {unit}"
+    return f"{count} B"
+
+
+def format_ratio(ratio: float | None, low: float | None = None, high: float | None = None) -> str:
+    """`0.8290 [0.8261, 0.8322]`, or the ratio alone where no interval is known."""
+    if ratio is None:
+        return ""
+    return f"{ratio:.4f}" if low is None or high is None else f"{ratio:.4f} [{low:.4f}, {high:.4f}]"
+
+
+def table(
+    headers: Sequence[str], lines: Sequence[Sequence[str]], markdown: bool = False, left: Sequence[str] = ()
+) -> str:
+    """A table of ready text cells; columns not named in `left` are right-aligned, empty ones dropped."""
+    if not lines:
+        return "(no rows)"
+    from tabulate import tabulate
+
+    keep = [i for i in range(len(headers)) if any(line[i] for line in lines)]
+    clean = _escaped if markdown else _one_line
+    text: str = tabulate(
+        [[clean(line[i]) for i in keep] for line in lines],
+        headers=[clean(headers[i]) for i in keep],
+        tablefmt="pipe" if markdown else "simple",
+        disable_numparse=True,
+        colalign=["left" if headers[i] in left else "right" for i in keep],
+    )
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def _one_line(cell: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in cell).split())
+
+
+def _escaped(cell: str) -> str:
+    return _one_line(cell).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def sources(rows: Sequence[Row]) -> list[str]:
+    """The distinct sources of rows, in order of appearance."""
+    return list(dict.fromkeys(r.source for r in rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a rows' table: its head, what it shows, and whether it is text (left-aligned)."""
+
+    head: str
+    cell: Cell
+    text: bool = False
+
+
+def _number(get: Callable[[Row], float | int | None], digits: int = 0) -> Cell:
+    def cell(row: Row) -> str:
+        value = get(row)
+        return "" if value is None else f"{value:.{digits}f}"
+
+    return cell
+
+
+def _gbps(get: Callable[[Row], float | None]) -> Cell:
+    def cell(row: Row) -> str:
+        value = get(row)
+        return "" if value is None else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
+
+    return cell
+
+
+def _traffic_gbps(row: Row) -> float | None:
+    return None if not row.traffic_bytes or not row.time_s else row.traffic_bytes / row.time_s / 1e9
+
+
+def _blocks(row: Row) -> str:
+    if row.blocks_per_sm is None:
+        return row.limiter or ""
+    return f"{row.blocks_per_sm}{f' ({row.limiter})' if row.limiter else ''}"
+
+
+def _yes(value: bool | None) -> str:
+    return "" if value is None else "yes" if value else "NO"
+
+
+def _note(row: Row) -> str:
+    skipped = [f"SKIPPED ({row.skipped})"] if row.skipped else []
+    return "; ".join([*skipped, *row.doubts(), *row.notes])
+
+
+CASE_COLUMNS: tuple[Column, ...] = (
+    Column("variant", lambda r: r.variant, text=True),
+    Column("backend", lambda r: r.backend, text=True),
+    Column("time", lambda r: format_time(r.time_s, r.source == "predicted")),
+    Column("content GB/s", _gbps(lambda r: r.content_gbps)),
+    Column("traffic GB/s", _gbps(_traffic_gbps)),
+    Column("of ceiling", lambda r: format_percent(r.fraction_of_ceiling)),
+    Column("of same-bytes read", lambda r: format_percent(r.fraction_of_same_bytes_read)),
+    Column("DRAM read", lambda r: format_bytes(r.dram_bytes_read)),
+    Column("DRAM", lambda r: format_percent(r.profiler_dram_fraction)),
+    Column("issue", lambda r: format_percent(r.profiler_issue_fraction)),
+    Column("regs", _number(lambda r: r.registers)),
+    Column("spill B", _number(lambda r: r.spill_bytes)),
+    Column("blocks/SM (limiter)", _blocks),
+    Column("grid", _number(lambda r: r.grid)),
+    Column("waves", _number(lambda r: r.waves, 2)),
+    Column("tail", lambda r: format_percent(r.tail_fraction)),
+    Column("load balance", _number(lambda r: r.load_balance, 2)),
+    Column("overlap", lambda r: format_time(r.overlap_s)),
+    Column("gain/interface", lambda r: format_time(r.gain_per_interface_s)),
+    Column("ratio [low, high]", lambda r: format_ratio(r.ratio_to_baseline, r.ratio_low, r.ratio_high)),
+    Column("bitwise", lambda r: _yes(r.bitwise)),
+    Column("note", _note, text=True),
+)
+
+VERDICT_COLUMNS: tuple[Column, ...] = (
+    Column("probe", lambda r: r.probe, text=True),
+    Column("case", lambda r: r.group, text=True),
+    Column("variant", lambda r: r.variant, text=True),
+    Column("backend", lambda r: r.backend, text=True),
+    Column("ratio [low, high]", lambda r: format_ratio(r.ratio_to_baseline, r.ratio_low, r.ratio_high)),
+    Column("noise floor", lambda r: format_percent(r.noise_floor, 2)),
+    Column("verdict", lambda r: r.verdict or "", text=True),
+    Column("recorded", lambda r: "" if r.recorded is None else str(r.recorded), text=True),
+    Column("agrees", lambda r: _yes(r.agrees), text=True),
+)
+
+SWEEP = "sweep_"
+"""Cases that begin so are points of a sweep: their probe's own section shows them, not a table each."""
+
+POINT = "@"
+"""A variant with it is a point of a sweep over launches (`gpl_ring@8r2b0s-drawn`): timed, not judged."""
+
+SOURCE_COLUMN = Column("source", lambda r: r.source, text=True)
+
+
+def rows_table(rows: Sequence[Row], columns: Sequence[Column], markdown: bool = False) -> str:
+    """Rows by columns; a `source` column comes third where sources differ."""
+    shown = list(columns)
+    if len(sources(rows)) > 1:
+        shown.insert(2, SOURCE_COLUMN)
+    return table(
+        [c.head for c in shown],
+        [[c.cell(r) for c in shown] for r in rows],
+        markdown,
+        left=[c.head for c in shown if c.text],
+    )
+
+
+def case_table(rows: Sequence[Row], markdown: bool = False) -> str:
+    """Title and table of one case: what each variant took, moved and cost."""
+    if not rows:
+        return "(no rows)"
+    r = rows[0]
+    # the title speaks for the lines that have a figure: a skipped line was not measured
+    told = " and ".join(sources([x for x in rows if not x.skipped])) or "nothing run"
+    shape = next((f", {x.shape[0]}x{x.shape[1]}" for x in rows if x.shape and len(x.shape) == 2), "")
+    title = _title(f"{r.group}{shape} on {_devices(rows)}: {told}", markdown)
+    return f"{title}\n\n{rows_table(rows, CASE_COLUMNS, markdown)}"
+
+
+def verdict_table(rows: Sequence[Row], markdown: bool = False, title: str = "Verdicts") -> str:
+    """Title, table and reasons of the rows that hold a verdict."""
+    judged = [r for r in rows if r.verdict]
+    if not judged:
+        return f"{_title(f'{title}: none was reached', markdown)}"
+    head = _title(f"{title} on {_devices(judged)}: {' and '.join(sources(judged))}", markdown)
+    why = [f"- {r.id}: {_escaped(r.reason) if markdown else r.reason}" for r in judged if r.reason]
+    return "\n".join([head, "", rows_table(judged, VERDICT_COLUMNS, markdown), *([""] if why else []), *why])
+
+
+def first_line(head: Head) -> str:
+    """What kind of figures follow. With no GPU it says first that nothing was measured."""
+    if head.mode == "predict":
+        arch = head.device_facts.get("arch")
+        if arch and arch not in resources.archs():
+            there = " and ".join(resources.archs())
+            return (
+                f"Nothing was measured, and no kernel is predicted for {head.device}: register counts are "
+                f"recorded for {there}, not for {arch}."
+            )
+        return f"Nothing was measured: predicted for {head.device} from recorded register counts."
+    driver = f", driver {head.driver}" if head.driver else ""
+    return f"Measured on {head.device}{driver}, {head.time_utc}."
+
+
+def document(
+    title: str, head: Head, rows: Sequence[Row], markdown: bool = True, extra: Sequence[str] = ()
+) -> str:
+    """A whole report: first line, verdicts, a table per case, `extra` blocks, provenance."""
+    cases = dict.fromkeys(r.group for r in rows if not r.case.startswith(SWEEP))
+    parts = [f"# {title}" if markdown else title, first_line(head)]
+    if not head.complete:
+        parts.append("INCOMPLETE: the run was stopped; finished rows only.")
+    parts += [f"NOTE: {line}" for line in (*head.neighbours, *head.notes)]
+    if any(r.verdict for r in rows):
+        parts.append(verdict_table(rows, markdown))
+    parts += [case_table([r for r in rows if r.group == case], markdown) for case in cases]
+    return "\n\n".join([*parts, *extra, provenance_text(head, rows, markdown)]) + "\n"
+
+
+def provenance_text(head: Head, rows: Sequence[Row], markdown: bool = False) -> str:
+    """Command, seed, versions, git state and hashes, as a list."""
+    git = "not from a checkout"
+    if head.git:
+        git = f"{str(head.git.get('commit'))[:12]}{' with local changes' if head.git.get('dirty') else ''}"
+    rotations = sorted({r.rotation_bytes for r in rows if r.rotation_bytes})
+    lines = [
+        f"command: {' '.join(head.argv)}",
+        f"seed {head.seed}, git {git}, {head.time_utc}",
+        "versions: " + ", ".join(f"{k} {v}" for k, v in head.versions.items()),
+        f"bars {head.bars_sha256[:12]}, kernels {head.kernels_sha256[:12]}",
+    ]
+    if rotations:
+        lines.append(f"weights rotated over {format_bytes(rotations[0])} or more")
+    return "\n".join(
+        [_title("Provenance", markdown), "", *(f"- {_escaped(x) if markdown else x}" for x in lines)]
+    )
+
+
+def fill(text: str, marker: str, body: str) -> str:
+    """`text` with what stands between `<!-- marker:begin -->` and `<!-- marker:end -->` replaced."""
+    begin, end = f"<!-- {marker}:begin -->", f"<!-- {marker}:end -->"
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(end) < text.index(begin):
+        raise BadInput(f"the text must hold {begin} and {end} once each, in this order")
+    return f"{text[: text.index(begin) + len(begin)]}\n{body.strip()}\n{text[text.index(end) :]}"
+
+
+def _devices(rows: Sequence[Row]) -> str:
+    return ", ".join(dict.fromkeys(r.device or "no device" for r in rows))
+
+
+def _title(text: str, markdown: bool) -> str:
+    text = _one_line(text)  # names out of a file may hold anything
+    return f"### {text}" if markdown else text
