@@ -12,12 +12,14 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from probes.core import chains, decode
 from probes.core.bounds import MIN_BLOCKS
 from probes.core.cache import build_dir, cached, ptxas_resources
+from probes.core.closure import cxx_closure, included
+from probes.core.digest import cxx_canonical, digest
 from probes.core.layouts import LAYOUTS, Layout
 from probes.core.swiglu import EXP
 from probes.core.types import BadInput, Binary, Offline, Progress, Unavailable
@@ -25,8 +27,8 @@ from probes.core.types import BadInput, Binary, Offline, Progress, Unavailable
 HERE = Path(__file__).parent
 
 NVCC_FLAGS = ("-O3", "-std=c++17", "--fmad=false", "-shared", "-Xcompiler", "-fPIC", "-cudart", "static")
+CONSTANTS = "constants.gen.cuh"
 HOST_FLAGS = ("-O2", "-std=c++17", "-ffp-contract=off", "-fno-fast-math", "-shared", "-fPIC")
-HEADERS = tuple(sorted(p.name for p in HERE.glob("*.cuh")))
 
 
 def layouts_header(layouts: Iterable[Layout] = LAYOUTS) -> str:
@@ -48,25 +50,25 @@ def layouts_header(layouts: Iterable[Layout] = LAYOUTS) -> str:
     return "\n".join(lines) + "\n"
 
 
-def constants_header() -> str:
-    """The constants both languages share, for C++: the fixed exp's as exact hex floats, launch bounds."""
-    lines = [
-        "// Generated from probes/core: swiglu.py, bounds.py, decode.py and chains.py.",
-        "#pragma once",
-        "#include <cstdint>",
-        "namespace probes {",
+def constants_header(text: str) -> str:
+    """Those constants that `text` names, for C++: the fixed exp's as exact hex floats, launch bounds, sizes.
+
+    What a kernel does not name, it is not compiled with: so no key can lack a constant that it reads.
+    """
+    named = set(re.findall(r"\w+", text))
+    if any(word.startswith("kMinBlocks_") for word in named):
+        named |= {f"kMinBlocks_{word}" for word in named}  # PROBES_BOUNDS(form) pastes the name together
+    rows = [
+        (f"kExp_{n}", *(("uint32_t", f"{v:#x}u") if isinstance(v, int) else ("float", f"{v.hex()}f")))
+        for n, v in EXP._asdict().items()
     ]
-    for name, value in EXP._asdict().items():
-        kind = (
-            f"uint32_t kExp_{name} = {value:#x}u"
-            if isinstance(value, int)
-            else f"float kExp_{name} = {value.hex()}f"
-        )
-        lines.append(f"constexpr {kind};")
-    lines += [f"constexpr int kMinBlocks_{form} = {blocks};" for form, blocks in MIN_BLOCKS.items()]
-    lines += [f"constexpr int kDecode_{name} = {v};" for name, v in decode.CONSTANTS._asdict().items()]
-    lines += [f"constexpr uint32_t kChain_{name} = {v}u;" for name, v in chains.CONSTANTS._asdict().items()]
-    return "\n".join([*lines, "}  // namespace probes"]) + "\n"
+    rows += [(f"kMinBlocks_{form}", "int", str(blocks)) for form, blocks in MIN_BLOCKS.items()]
+    rows += [(f"kDecode_{n}", "int", str(v)) for n, v in decode.CONSTANTS._asdict().items()]
+    rows += [(f"kChain_{n}", "uint32_t", f"{v}u") for n, v in chains.CONSTANTS._asdict().items()]
+    lines = [f"constexpr {kind} {name} = {value};" for name, kind, value in rows if name in named]
+    return "\n".join(
+        ["#pragma once", "#include <cstdint>", "namespace probes {", *lines, "}  // namespace probes", ""]
+    )
 
 
 @functools.cache
@@ -115,21 +117,36 @@ def compiler_version() -> str:
     return found[0] if found else "unknown"
 
 
-def sources(source: str) -> tuple[Path, ...]:
-    """The files that decide what `source` (such as 'l1.cu') builds to: itself and every header."""
-    return (HERE / source, *(HERE / name for name in HEADERS))
+def generated(source: str, layouts: tuple[Layout, ...] = LAYOUTS) -> dict[str, str]:
+    """The generated headers that `source` includes, by name."""
+    wanted = included(HERE / source)[1]
+    made = {
+        CONSTANTS: lambda: constants_header(cxx_closure(HERE / source)),
+        "layouts.gen.cuh": lambda: layouts_header(layouts),
+    }
+    return {name: made[name]() for name in wanted}
 
 
-def _compile(command: list[str], source: str, layouts: tuple[Layout, ...], product: str) -> Path:
-    generated = {"layouts.gen.cuh": layouts_header(layouts), "constants.gen.cuh": constants_header()}
-    key: list[str | bytes] = [source, *generated.values(), _version(command[0]), *command[1:]]
-    key += [p.read_bytes() for p in sources(source)]
+def inputs(source: str, layouts: tuple[Layout, ...] = LAYOUTS) -> str:
+    """SHA-256 of all that this repository decides about `source`: its text, constants, layouts and flags."""
+    return _inputs(source, NVCC_FLAGS, layouts)
+
+
+def _inputs(source: str, flags: Sequence[str], layouts: tuple[Layout, ...]) -> str:
+    headers = [cxx_canonical(text) for _, text in sorted(generated(source, layouts).items())]
+    return digest(cxx_closure(HERE / source), headers, list(flags))
+
+
+def _compile(
+    command: list[str], flags: Sequence[str], source: str, layouts: tuple[Layout, ...], product: str
+) -> Path:
+    key: list[str | bytes] = [_inputs(source, flags, layouts), _version(command[0]), *command[1:]]
 
     def make(scratch: Path) -> None:
-        for name, text in generated.items():
+        for name, text in generated(source, layouts).items():
             (scratch / name).write_text(text)
         run = subprocess.run(
-            [*command, f"-I{scratch}", f"-I{HERE}", str(HERE / source), "-o", str(scratch / product)],
+            [*command, *flags, f"-I{scratch}", f"-I{HERE}", str(HERE / source), "-o", str(scratch / product)],
             capture_output=True,
             text=True,
             env={**os.environ, "TMPDIR": str(scratch)},
@@ -162,16 +179,16 @@ def library(
         raise BadInput(f"blocks per SM must be 0 to 32, got {min_blocks}")
     nvcc, *link = find_nvcc()
     number = arch.removeprefix("sm_")
-    command = [nvcc, *NVCC_FLAGS, *link, "-Xptxas", "-v", "-gencode", f"arch=compute_{number},code={arch}"]
+    command = [nvcc, *link, "-Xptxas", "-v", "-gencode", f"arch=compute_{number},code={arch}"]
     command.append(f"-DPROBES_MIN_BLOCKS={min_blocks}")
     if progress:
         progress(f"building {source} for {arch} (once; cached in {build_dir()})")
-    return _compile(command, source, layouts, source.replace(".cu", ".so"))
+    return _compile(command, NVCC_FLAGS, source, layouts, source.replace(".cu", ".so"))
 
 
 def host_library(layouts: tuple[Layout, ...] = LAYOUTS) -> ctypes.CDLL:
     """The unit functions built for the host. Raises Unavailable without a host compiler."""
-    path = _compile([find_host_compiler(), *HOST_FLAGS], "host.cpp", layouts, "host.so")
+    path = _compile([find_host_compiler()], HOST_FLAGS, "host.cpp", layouts, "host.so")
     return ctypes.CDLL(str(path.resolve()))
 
 

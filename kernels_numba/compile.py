@@ -23,10 +23,13 @@ from typing import Any
 from kernels_numba import target
 from probes.core import bounds, ring
 from probes.core.cache import cached, ptxas_resources
+from probes.core.closure import python_closure
+from probes.core.digest import digest
 from probes.core.layouts import LAYOUTS, Layout
 from probes.core.types import BadInput, Binary, Offline, Progress, Resources, Unavailable
 
 HERE = Path(__file__).parent
+ABI = {"abi": "numba", "output": "ptx"}
 _PACKAGES = ("numba", "numba-cuda", "cuda-core", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")
 
 
@@ -40,9 +43,11 @@ def _versions() -> str:
     return " ".join(found)
 
 
-def sources() -> tuple[Path, ...]:
-    """The files that decide what a kernel compiles to."""
-    return tuple(sorted(HERE.glob("*.py")))
+@cache
+def inputs(module: str) -> str:
+    """SHA-256 of all that this repository decides about a module's kernels: what they use, how compiled."""
+    text = python_closure(f"kernels_numba.{module}", "kernels", [HERE.parent])
+    return digest(text, ABI)
 
 
 @contextmanager
@@ -87,8 +92,7 @@ def _one(name: str, function: Any, signature: Any, arch: str, min_blocks: int) -
             signature,
             cc=_capability(arch),
             device=False,
-            abi="numba",
-            output="ptx",
+            **ABI,
             launch_bounds=launch_bounds,
         )
     except (
@@ -134,6 +138,11 @@ def names(module: str) -> tuple[str, ...]:
     return tuple(sorted(_kernels(module, LAYOUTS)))
 
 
+def able(module: str, arch: str) -> list[str]:
+    """Those that `arch` has the instructions of."""
+    return [n for n in names(module) if ring.since(n) <= _capability(arch)]
+
+
 def compiled(
     module: str,
     names: Iterable[str],
@@ -146,7 +155,6 @@ def compiled(
 
     Beside each cubin lies resources.json. Raises Unavailable and BadInput.
     """
-    common = [p.read_bytes() for p in sources()]
     table: dict[str, tuple[Any, Any]] = {}
     out: dict[str, Path] = {}
     for name in names:
@@ -169,7 +177,7 @@ def compiled(
             str(bounds.min_blocks(name, min_blocks)),
             repr(layouts),
             _versions(),
-            *common,
+            inputs(module),
         ]
         out[name] = cached(key, f"{name}.cubin", make)
     return out
@@ -185,9 +193,8 @@ def binaries(
 
 def offline(module: str, arch: str, min_blocks: int = 0) -> list[Offline]:
     """Resources of every kernel of one module that `arch` has the instructions of; no GPU needed."""
-    able = [n for n in names(module) if ring.since(n) <= _capability(arch)]
     out = []
-    for name, path in compiled(module, able, arch, min_blocks).items():
+    for name, path in compiled(module, able(module, arch), arch, min_blocks).items():
         resources = Resources(**json.loads((path.parent / "resources.json").read_text()))
         out.append(Offline(name, "numba", arch, resources))
     return out

@@ -50,7 +50,7 @@ def replay(argv: list[str]) -> int:
             return 0
         if not head.complete:
             print("NOTE: the run was stopped; these are its finished rows only")
-        if head.bars_sha256 != verdict.bars_sha256():
+        if head.bars_sha256 != verdict.bars_sha256(*names):
             print("NOTE: the bars are not those of the file's run; these verdicts stand against today's")
         print(report.verdict_table(again, title="Verdicts, judged again"))
         said = {r.id: r.verdict for r in kept}

@@ -120,7 +120,8 @@ def run(name: str, args: argparse.Namespace) -> Run:
     head = provenance.collect(
         mode=mode, device=facts.slug, seed=args.seed,
         kernels_sha256=digest(file_of(name, args), facts.slug), driver=driver, neighbours=neighbours,
-        device_facts=described(facts), extra_versions=toolchain() if mode == "measure" else {},
+        probes=(name,), device_facts=described(facts),
+        extra_versions=toolchain() if mode == "measure" else {},
     )  # fmt: skip
     check_places(name, args, facts.slug)
     done = Run(name, head)

@@ -276,7 +276,7 @@ def report_digest(file: str, device: str) -> str:
         launches += [
             (case, lay, t) for case, rows in (table.l1 if table else {}).items() for lay, t in rows.items()
         ]
-    return sources.digest("l1", launches, forms=[form.name for form in FORMS])
+    return sources.digest("l1", launches)
 
 
 def main(argv: list[str] | None = None) -> int:

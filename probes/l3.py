@@ -314,11 +314,11 @@ def report_digest(file: str, device: str) -> str:
 
     if file.endswith(f"-{SWEEP_FILE}"):
         swept = [(v.name, l3_launch.candidates(v)) for v in VARIANTS if v.ring]
-        return sources.digest("l3", swept, forms=FORMS)
+        return sources.digest("l3", swept)
     launches: list[object] = [(c.id, v.name, config(v, c.nf)) for c in CASES for v in VARIANTS if not v.ring]
     table = tuning.table(device)
     launches += [(case, v, g) for case, rows in (table.l3 if table else {}).items() for v, g in rows.items()]
-    return sources.digest("l3", launches, forms=FORMS)
+    return sources.digest("l3", launches)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -7,12 +7,9 @@ target, with the digest of the sources they came from. Needs nvcc and the Numba 
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from probes.core.types import Offline
 
 ARCHS = ("sm_90", "sm_121")
 OLDER = ("sm_80", "sm_89")
@@ -27,51 +24,96 @@ def main(argv: list[str]) -> int:
     p.add_argument(
         "--check", action="store_true", help="compile and compare with the recorded file; write nothing"
     )
+    p.add_argument("--digests", action="store_true", help="print the digests of reports and sources; no more")
+    p.add_argument(
+        "--built", action="store_true", help="compile all, and print where each binary lies; no more"
+    )
     args = p.parse_args(argv)
     from probes import cli
 
+    if args.digests or args.built:
+        return cli.guarded(lambda: _tell(digests() if args.digests else built()))
     return cli.guarded(lambda: _work(args.check))
+
+
+def _tell(value: object) -> int:
+    print(json.dumps(value))
+    return 0
+
+
+def digests() -> dict[str, dict[str, str]]:
+    """What committed reports ("nvidia-h200/l1"), bars ("l1") and sources ("l1.cu") hash to, as they stand.
+
+    "launches" holds each report's launch rows as JSON.
+    """
+    from probes import cli, sources
+    from probes.core import verdict
+
+    files = [
+        p
+        for name in cli.PROBES
+        for p in sorted(Path("out").glob(f"*/{name}*.json"))
+        if p.parent.name not in ("runs", "build")
+    ]
+    names = [f"{p.parent.name}/{p.stem}" for p in files]
+    with sources.noted() as launches:
+        reports = [cli.digest(p.stem, p.parent.name) for p in files]
+    return {
+        "reports": dict(zip(names, reports, strict=True)),
+        "launches": dict(zip(names, launches, strict=True)),
+        "bars": {name: verdict.bars_sha256(name) for name in cli.PROBES},
+        "sources": {
+            f"{name}.{backend}": sources.digest(name, backend=backend)
+            for name in cli.PROBES
+            for backend in ("cu", "numba")
+        },
+    }
+
+
+def wanted() -> list[tuple[str, str, int]]:
+    """(kernel file, target, blocks per SM asked for or 0) of everything that is recorded."""
+    from probes import cli
+
+    found = [("harness", arch, 0) for arch in (*ARCHS, *OLDER)]
+    for name in cli.PROBES:
+        found += [(stem, arch, 0) for arch in ARCHS for stem in cli.stems(name)]
+        found += [(name, arch, n) for arch in ARCHS for n in getattr(cli.probe(name), "BOUNDS_RECORDED", ())]
+        if not hasattr(cli.probe(name), "NEEDS"):  # what a whole probe needs
+            found += [(stem, arch, 0) for arch in OLDER for stem in cli.stems(name)]
+    return found
+
+
+def built() -> list[tuple[str, str, int, str]]:
+    """(backend, target, blocks per SM, binary's path) of every recorded kernel. Raises Unavailable."""
+    from kernels_cu import build
+    from kernels_numba import compile as numba_compile
+
+    found = []
+    for stem, arch, n in wanted():
+        found.append(("cu", arch, n, str(build.library(f"{stem}.cu", arch, n).resolve())))
+        made = numba_compile.compiled(stem, numba_compile.able(stem, arch), arch, n)
+        found += [("numba", arch, n, str(path.resolve())) for path in made.values()]
+    return found
 
 
 def collect() -> str:
     """The file's text, compiled afresh. Raises Unavailable without a toolchain."""
     from kernels_cu import build
     from kernels_numba import compile as numba_compile
-    from probes import cli, sources
-    from probes.core import recorded
+    from probes.core import recorded, ring
+    from probes.core.device import compute_capability
     from probes.core.provenance import versions
 
-    rows, digests = [], {}
-    for arch in (*ARCHS, *OLDER):
-        rows += build.offline("harness.cu", arch) + numba_compile.offline("harness", arch)
-    for name in cli.PROBES:
-        for arch in ARCHS:
-            for stem in cli.stems(name):
-                rows += build.offline(f"{stem}.cu", arch) + numba_compile.offline(stem, arch)
-            for n in getattr(cli.probe(name), "BOUNDS_RECORDED", ()):
-                held = build.offline(f"{name}.cu", arch, n) + numba_compile.offline(name, arch, n)
-                rows += [replace(r, name=f"{r.name}@{n}") for r in held]
-        if not hasattr(cli.probe(name), "NEEDS"):  # what a whole probe needs
-            for arch in OLDER:
-                for stem in cli.stems(name):
-                    rows += _that_run(stem, arch)
-        for backend in ("cu", "numba"):
-            digests[f"{name}.{backend}"] = sources.digest(name, backend=backend)
+    rows = []
+    for stem, arch, n in wanted():
+        able = [
+            r for r in build.offline(f"{stem}.cu", arch, n) if ring.since(r.name) <= compute_capability(arch)
+        ]
+        made = able + numba_compile.offline(stem, arch, n)
+        rows += [replace(r, name=f"{r.name}@{n}") if n else r for r in made]
     nvcc = build.compiler_version()
     tool = {"nvcc": nvcc, **{k: v for k, v in versions().items() if k in ("numba", "numba-cuda")}}
-    return recorded.dump_resources(rows, recorded.ResourcesHead(digests, tool))
-
-
-def _that_run(stem: str, arch: str) -> list[Offline]:
-    """Resources of one file's kernels, as far as a GPU of this target has their instructions."""
-    from kernels_cu import build
-    from kernels_numba import compile as numba_compile
-    from probes.core import ring
-    from probes.core.device import compute_capability
-
-    made = build.offline(f"{stem}.cu", arch)
-    able = [r for r in made if ring.since(r.name) <= compute_capability(arch)]  # the others are empty
-    return able + numba_compile.offline(stem, arch)
+    return recorded.dump_resources(rows, recorded.ResourcesHead(digests()["sources"], tool))
 
 
 def _work(check: bool) -> int:

@@ -88,6 +88,7 @@ def collect(
     device: str,
     seed: int,
     kernels_sha256: str,
+    probes: Sequence[str] = (),
     driver: str | None = None,
     device_facts: Mapping[str, Any] | None = None,
     neighbours: Sequence[str] = (),
@@ -95,7 +96,10 @@ def collect(
     argv: Sequence[str] | None = None,
     extra_versions: Mapping[str, str] | None = None,
 ) -> Head:
-    """A head filled in from this process. `extra_versions`: nvcc, CUDA and others the caller knows."""
+    """A head filled in from this process.
+
+    probes: whose bars it is held to, all by default; extra_versions: nvcc, CUDA and others the caller knows.
+    """
     return Head(
         mode=mode,
         device=device,
@@ -105,7 +109,7 @@ def collect(
         driver=driver,
         versions={**versions(), **(extra_versions or {})},
         git=git_state(),
-        bars_sha256=bars_sha256(),
+        bars_sha256=bars_sha256(*probes),
         time_utc=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         device_facts=dict(device_facts or {}),
         neighbours=list(neighbours),

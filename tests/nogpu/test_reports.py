@@ -33,7 +33,7 @@ def test_a_report_is_of_the_kernels_as_they_are_or_says_that_it_is_stale(path: P
             "or, only where no GPU is to be had, add a note 'stale: reason' to its head"
         )
         assert readme.stale_mark(head) in (ROOT / "README.md").read_text()
-    assert head.bars_sha256 == verdict.bars_sha256()
+    assert head.bars_sha256 == verdict.bars_sha256(probe_of(path))
     assert rows
 
 
