@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from probes.compiling import Wanted, compile_all
 from probes.core import checksum, ring, stats
 from probes.core.occupancy import occupancy, tail_fraction, waves
 from probes.core.rows import Row
@@ -46,6 +47,9 @@ def _numba(
 
 BACKENDS: dict[Backend, Loader] = {"cu": _cu, "numba": _numba}
 """The one place that names the kernel packages. C++ decides a verdict; Numba stands beside it."""
+
+HARNESS = ("harness_read", "harness_clock")
+"""Kernels that every run needs."""
 
 SLOWED = 0.97
 """A sample whose SM clock was below this share of the case's median is counted as throttled."""
@@ -83,9 +87,18 @@ class Bench:
     seed: int
     windows: int
     progress: Progress
+    backends: Sequence[Backend] = ("cu", "numba")
+    """Those that the run asks for."""
     skipped: dict[Backend, str] = field(default_factory=dict)
+    _asked: list[Wanted] = field(default_factory=list)
+    _failed: dict[Backend, str] = field(default_factory=dict)
     _harness: dict[tuple[Backend, str], Kernel] = field(default_factory=dict)
     _ceiling: tuple[Buffer, Buffer, NDArray[np.uint32], int] | None = None
+
+    def ask(self, probe: str, names: Iterable[str], min_blocks: int = 0) -> None:
+        """Say what `kernels` will be asked for: all of it is then compiled at once, at the first call."""
+        here = tuple(n for n in names if self.gpu.facts.compute_capability >= ring.since(n))
+        self._asked.append(Wanted(probe, here, min_blocks))
 
     def kernels(
         self, probe: str, names: Iterable[str], backend: Backend, min_blocks: int = 0
@@ -95,6 +108,11 @@ class Bench:
         What this GPU has no instructions for is there too, and cannot be launched: a plan refuses it before.
         """
         facts, asked = self.gpu.facts, list(names)
+        if self._asked:
+            wanted, self._asked = [*self._asked, Wanted("harness", HARNESS)], []
+            self._failed = compile_all(wanted, facts.arch, self.backends, self.progress)
+        if backend in self._failed:
+            raise Unavailable(self._failed[backend])
         lacks = [n for n in asked if facts.compute_capability < ring.since(n)]
         here = [n for n in asked if n not in lacks]
         found = BACKENDS[backend](probe, here, facts.arch, min_blocks, self.progress) if here else {}

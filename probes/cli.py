@@ -101,11 +101,11 @@ def run(name: str, args: argparse.Namespace) -> Run:
     args.windows = args.windows or (QUICK_WINDOWS if args.quick else WINDOWS)
     steps: Any
     if mode == "measure":
-        from probes.bench import Bench
+        from probes.bench import BACKENDS, Bench
         from probes.gpu import facts as live
 
         gpu = live.open_gpu(args.device)
-        bench = Bench(gpu, args.seed, args.windows, tell)
+        bench = Bench(gpu, args.seed, args.windows, tell, tuple(args.backend or BACKENDS))
         if args.processes == 1:
             bench.reserve()
         facts, neighbours = gpu.facts, live.neighbours(args.device, own_context=True)
@@ -168,14 +168,16 @@ def described(facts: DeviceFacts) -> dict[str, Any]:
 
 
 def toolchain() -> dict[str, str]:
-    """The version of nvcc, where there is one."""
+    """Versions of nvcc and its host compiler, where there are any, and of the libraries behind Numba."""
     from kernels_cu import build
+    from kernels_numba import compile as numba_compile
     from probes.core.types import Unavailable
 
+    found = {k: v for k, v in numba_compile.versions().items() if k in ("nvvm", "nvjitlink")}
     try:
-        return {"nvcc": build.compiler_version()}
+        return {**build.versions(), **found}
     except Unavailable:
-        return {}
+        return found
 
 
 def pooled(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> Any:

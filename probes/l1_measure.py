@@ -23,18 +23,28 @@ Kernels: TypeAlias = dict[Backend, dict[str, Kernel]]
 def load_kernels(bench: Bench, args: argparse.Namespace) -> Kernels:
     """The L1 kernels of each backend that works here; bench.skipped says why another does not.
 
-    Of each kernel file that the asked variants need, all of it: the dispatcher chooses among them too.
+    The asked variants', and those that the dispatcher may choose for one of the cases.
     """
     out: Kernels = {}
-    files = {form.stem for _, _, form in l1.wanted(args)}
+    flips = {
+        l1.dispatch(case.shape, dpl_built=True, env=l1.flip_env(side))
+        for case in l1.cases(args)
+        for side in l1.FLIP
+    }
+    names = {name for name, _, _ in l1.wanted(args)} | flips
+    asked = {
+        stem: [f"l1_{name}" for name, _, form in l1.variants() if form.stem == stem and name in names]
+        for stem in l1.STEMS
+    }
+    for stem in filter(asked.get, () if args.sweep else asked):  # a sweep needs one backend
+        bench.ask(stem, asked[stem], args.blocks_per_sm or 0)
     for backend in BACKENDS:
         if args.backend and backend not in args.backend:
             continue
         try:
             out[backend] = {}
-            for stem in (s for s in l1.STEMS if s in files):
-                names = [f"l1_{name}" for name, _, form in l1.variants() if form.stem == stem]
-                out[backend] |= bench.kernels(stem, names, backend, args.blocks_per_sm or 0)
+            for stem in filter(asked.get, asked):
+                out[backend] |= bench.kernels(stem, asked[stem], backend, args.blocks_per_sm or 0)
         except Unavailable as error:
             del out[backend]
             bench.skipped[backend] = str(error)

@@ -72,6 +72,7 @@ def _refused(bench: Bench, args: argparse.Namespace, case: l2.Case, why: str) ->
 def load_kernels(bench: Bench, args: argparse.Namespace) -> Kernels:
     """Every L2 kernel of each backend that works here; bench.skipped says why another does not."""
     out: Kernels = {}
+    bench.ask("l2", l2_chains.kernel_names(), args.blocks_per_sm or 0)
     for backend in BACKENDS:
         if args.backend and backend not in args.backend:
             continue

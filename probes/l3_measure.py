@@ -26,6 +26,8 @@ __all__ = ["READ", "Data", "Kernels", "arms_of", "data_of", "load_balance", "loa
 def load_kernels(bench: Bench, args: argparse.Namespace) -> Kernels:
     """Every L3 kernel of each backend that works here; bench.skipped says why another does not."""
     out: Kernels = {}
+    if not args.geometries:
+        bench.ask("l3", l3.KERNELS, args.blocks_per_sm or 0)
     for backend in BACKENDS:
         if args.backend and backend not in args.backend:
             continue

@@ -83,13 +83,27 @@ def wanted() -> list[tuple[str, str, int]]:
     return found
 
 
+def _compiled() -> list[tuple[str, str, int]]:
+    """All that is wanted, compiled by as many processes as there are cores. Raises Unavailable."""
+    from kernels_numba import compile as numba_compile
+    from probes.compiling import Wanted, compile_all
+    from probes.core.types import Unavailable
+
+    found = wanted()
+    for arch in dict.fromkeys(arch for _, arch, _ in found):
+        mine = [Wanted(s, tuple(numba_compile.able(s, arch)), n) for s, a, n in found if a == arch]
+        for why in compile_all(mine, arch).values():
+            raise Unavailable(why)
+    return found
+
+
 def built() -> list[tuple[str, str, int, str]]:
     """(backend, target, blocks per SM, binary's path) of every recorded kernel. Raises Unavailable."""
     from kernels_cu import build
     from kernels_numba import compile as numba_compile
 
     found = []
-    for stem, arch, n in wanted():
+    for stem, arch, n in _compiled():
         found.append(("cu", arch, n, str(build.library(f"{stem}.cu", arch, n).resolve())))
         made = numba_compile.compiled(stem, numba_compile.able(stem, arch), arch, n)
         found += [("numba", arch, n, str(path.resolve())) for path in made.values()]
@@ -105,7 +119,7 @@ def collect() -> str:
     from probes.core.provenance import versions
 
     rows = []
-    for stem, arch, n in wanted():
+    for stem, arch, n in _compiled():
         able = [
             r for r in build.offline(f"{stem}.cu", arch, n) if ring.since(r.name) <= compute_capability(arch)
         ]

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Any
 
+from probes.core.settings import public, settings
 from probes.core.types import BadInput
 from probes.core.verdict import bars_sha256
 
@@ -47,6 +48,8 @@ class Head:
     neighbours: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     complete: bool = False
+    settings: dict[str, str] = field(default_factory=dict)
+    """Variables of the environment that change what the compilers make."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, `schema` first."""
@@ -78,7 +81,7 @@ HEAD_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Head))
 _KINDS: dict[str, type] = {
     "mode": str, "device": str, "seed": int, "kernels_sha256": str, "argv": list, "versions": dict,
     "bars_sha256": str, "time_utc": str, "device_facts": dict, "neighbours": list, "notes": list,
-    "complete": bool,
+    "complete": bool, "settings": dict,
 }  # fmt: skip
 
 
@@ -114,6 +117,7 @@ def collect(
         device_facts=dict(device_facts or {}),
         neighbours=list(neighbours),
         notes=list(notes),
+        settings=public(settings()),
     )
 
 
