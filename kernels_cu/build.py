@@ -180,7 +180,8 @@ def _compile(
             said = first_error(run.stderr + run.stdout)
             raise Unavailable(f"{Path(command[0]).name} could not build {source}: {said}")
         for code in kept.glob("*.cubin"):
-            code.rename((scratch / product).with_suffix(".cubin"))
+            if not code.stem.endswith("_dlink"):  # the device linker's holds no kernels
+                code.rename((scratch / product).with_suffix(".cubin"))
         shutil.rmtree(kept)
 
     return cached(key, product, make)

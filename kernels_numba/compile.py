@@ -131,8 +131,6 @@ def _capability(arch: str) -> tuple[int, int]:
 
 def _one(name: str, function: Any, signature: Any, arch: str, min_blocks: int) -> bytes:
     """Compile one kernel to a cubin. Raises Unavailable where the compilers cannot."""
-    if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0"):
-        raise Unavailable("NUMBA_ENABLE_CUDASIM is set, and the simulator compiles nothing: unset it")
     blocks = bounds.min_blocks(name, min_blocks)
     threads = getattr(function, "max_threads", 256)
     launch_bounds = (threads, blocks) if blocks else threads
@@ -206,6 +204,8 @@ def compiled(
     for name in names:
 
         def make(scratch: Path, name: str = name) -> None:
+            if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0"):
+                raise Unavailable("NUMBA_ENABLE_CUDASIM is set, and the simulator compiles nothing: unset it")
             if not table:
                 if progress:
                     progress(f"compiling Numba kernels of {module} for {arch} (once; cached)")

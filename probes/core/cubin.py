@@ -43,6 +43,11 @@ def sections(cubin: bytes) -> list[Section]:
         if cubin[:5] != b"\x7fELF\x02":
             raise ValueError("not an ELF file")
         start, size, count, names_at = struct.unpack_from("<Q10xHHH", cubin, 0x28)
+        segments, (each, many) = (
+            struct.unpack_from("<Q", cubin, 0x20)[0],
+            struct.unpack_from("<HH", cubin, 0x36),
+        )
+        _piece(cubin, segments, each * many)  # they end the file
         heads = [struct.unpack_from("<IIQQQQIIQQ", cubin, start + k * size) for k in range(count)]
         texts = _piece(cubin, heads[names_at][4], heads[names_at][5])
         out = []

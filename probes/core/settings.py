@@ -48,7 +48,8 @@ def settings(*backends: Backend) -> dict[str, str]:
 
 def public(found: dict[str, str]) -> dict[str, str]:
     """The same for a report, in which no machine's folders stand."""
-    return {name: re.sub(r"(?<![\w.])~?/(?:[^\s/:;,=\"']+/)*", "", value) for name, value in found.items()}
+    path = r"(^|[\s=:,;\"']|-[A-Za-z])~?/(?:[^\s/:;,=\"']+/)*"
+    return {name: re.sub(path, r"\1", value) for name, value in found.items()}
 
 
 def first_error(text: str) -> str:
