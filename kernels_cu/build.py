@@ -1,7 +1,8 @@
 """nvcc and the host compiler: one shared library per .cu file and target, loaded through ctypes.
 
-The cache's key covers the sources as bytes, the layouts' table, the flags, the target and the
-compiler's own version, so that a library is built once and never goes stale.
+The cache's key covers what the file is made of (its own text and what it includes, the constants that it
+names, the layouts' table, the flags), the target, what nvcc and the host compiler say of themselves, and the
+environment that they read: so a library is built once and never goes stale.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from probes.core.cache import build_dir, cached, ptxas_resources
+from probes.core import cubin
+from probes.core.cache import build_dir, cached
+from probes.core.closure import cxx_closure, included
+from probes.core.digest import cxx_canonical, digest
+from probes.core.settings import first_error, settings
 from probes.core.types import BadInput, Binary, Offline, Progress, Unavailable
 from probes.device.launch_bounds import MIN_BLOCKS
 from probes.formats import chains
@@ -26,8 +31,8 @@ from probes.formats.swiglu import EXP
 HERE = Path(__file__).parent
 
 NVCC_FLAGS = ("-O3", "-std=c++17", "--fmad=false", "-shared", "-Xcompiler", "-fPIC", "-cudart", "static")
+CONSTANTS = "constants.gen.cuh"
 HOST_FLAGS = ("-O2", "-std=c++17", "-ffp-contract=off", "-fno-fast-math", "-shared", "-fPIC")
-HEADERS = tuple(sorted(p.name for p in HERE.glob("*.cuh")))
 
 
 def layouts_header(layouts: Iterable[Layout] = LAYOUTS) -> str:
@@ -49,25 +54,27 @@ def layouts_header(layouts: Iterable[Layout] = LAYOUTS) -> str:
     return "\n".join(lines) + "\n"
 
 
-def constants_header() -> str:
-    """The constants both languages share, for C++: the fixed exp's as exact hex floats, launch bounds."""
-    lines = [
-        "// Generated from probes/core: swiglu.py, bounds.py, decode.py and chains.py.",
-        "#pragma once",
-        "#include <cstdint>",
-        "namespace probes {",
+def constants_header(text: str | None = None) -> str:
+    """The constants that `text` names, or all, for C++: the exp's as exact hex floats, launch bounds, sizes.
+
+    What a kernel does not name, it is not compiled with: so no key can lack a constant that it reads.
+    """
+    named = set(re.findall(r"\w+", text or ""))
+    if any(word.startswith("kMinBlocks_") for word in named):
+        named |= {f"kMinBlocks_{word}" for word in named}  # PROBES_BOUNDS(form) pastes the name together
+    rows = [
+        (f"kExp_{n}", *(("uint32_t", f"{v:#x}u") if isinstance(v, int) else ("float", f"{v.hex()}f")))
+        for n, v in EXP._asdict().items()
     ]
-    for name, value in EXP._asdict().items():
-        kind = (
-            f"uint32_t kExp_{name} = {value:#x}u"
-            if isinstance(value, int)
-            else f"float kExp_{name} = {value.hex()}f"
-        )
-        lines.append(f"constexpr {kind};")
-    lines += [f"constexpr int kMinBlocks_{form} = {blocks};" for form, blocks in MIN_BLOCKS.items()]
-    lines += [f"constexpr int kDecode_{name} = {v};" for name, v in decode_layer.CONSTANTS._asdict().items()]
-    lines += [f"constexpr uint32_t kChain_{name} = {v}u;" for name, v in chains.CONSTANTS._asdict().items()]
-    return "\n".join([*lines, "}  // namespace probes"]) + "\n"
+    rows += [(f"kMinBlocks_{form}", "int", str(blocks)) for form, blocks in MIN_BLOCKS.items()]
+    rows += [(f"kDecode_{n}", "int", str(v)) for n, v in decode_layer.CONSTANTS._asdict().items()]
+    rows += [(f"kChain_{n}", "uint32_t", f"{v}u") for n, v in chains.CONSTANTS._asdict().items()]
+    lines = [
+        f"constexpr {kind} {name} = {value};" for name, kind, value in rows if text is None or name in named
+    ]
+    return "\n".join(
+        ["#pragma once", "#include <cstdint>", "namespace probes {", *lines, "}  // namespace probes", ""]
+    )
 
 
 @functools.cache
@@ -110,36 +117,74 @@ def _version(program: str) -> str:
         raise Unavailable(f"{program} does not work ({error}): mend it, or take it off PATH") from error
 
 
+def _host_version() -> str:
+    """What the compiler that nvcc calls for the host says of itself. Raises Unavailable without one."""
+    asked = os.environ.get("NVCC_CCBIN") or "g++"
+    program = shutil.which(os.path.join(asked, "g++") if os.path.isdir(asked) else asked)
+    if not program:
+        raise Unavailable(
+            f"no host C++ compiler for nvcc, {asked} is not found: install g++, or set NVCC_CCBIN"
+        )
+    return _version(program)
+
+
 def compiler_version() -> str:
     """nvcc's own version, such as 'V13.0.88'. Raises Unavailable without nvcc."""
     found = re.search(r"V[\d.]+", _version(find_nvcc()[0]))
     return found[0] if found else "unknown"
 
 
-def sources(source: str) -> tuple[Path, ...]:
-    """The files that decide what `source` (such as 'l1.cu') builds to: itself and every header."""
-    return (HERE / source, *(HERE / name for name in HEADERS))
+def versions() -> dict[str, str]:
+    """nvcc's version and its host compiler's, for a report. Raises Unavailable without either."""
+    return {"nvcc": compiler_version(), "host compiler": _host_version().splitlines()[0]}
 
 
-def _compile(command: list[str], source: str, layouts: tuple[Layout, ...], product: str) -> Path:
-    generated = {"layouts.gen.cuh": layouts_header(layouts), "constants.gen.cuh": constants_header()}
-    key: list[str | bytes] = [source, *generated.values(), _version(command[0]), *command[1:]]
-    key += [p.read_bytes() for p in sources(source)]
+def generated(source: str, layouts: tuple[Layout, ...] = LAYOUTS) -> dict[str, str]:
+    """The generated headers that `source` includes, by name."""
+    wanted = included(HERE / source)[1]
+    made = {
+        CONSTANTS: lambda: constants_header(cxx_closure(HERE / source)),
+        "layouts.gen.cuh": lambda: layouts_header(layouts),
+    }
+    return {name: made[name]() for name in wanted}
+
+
+def inputs(source: str, layouts: tuple[Layout, ...] = LAYOUTS) -> str:
+    """SHA-256 of all that this repository decides about `source`: its text, constants, layouts and flags."""
+    return _inputs(source, NVCC_FLAGS, layouts)
+
+
+def _inputs(source: str, flags: Sequence[str], layouts: tuple[Layout, ...]) -> str:
+    headers = [cxx_canonical(text) for _, text in sorted(generated(source, layouts).items())]
+    return digest(cxx_closure(HERE / source), headers, list(flags))
+
+
+def _compile(
+    command: list[str], versions: str, flags: Sequence[str], source: str, layouts: tuple[Layout, ...],
+    product: str,
+) -> Path:  # fmt: skip
+    """Build one file: `command` says what its caller decides, `flags` what the repository does."""
+    key = [_inputs(source, flags, layouts), versions, *command[1:], repr(settings("cu"))]
 
     def make(scratch: Path) -> None:
-        for name, text in generated.items():
+        for name, text in generated(source, layouts).items():
             (scratch / name).write_text(text)
+        kept = scratch / "kept"
+        kept.mkdir()
         run = subprocess.run(
-            [*command, f"-I{scratch}", f"-I{HERE}", str(HERE / source), "-o", str(scratch / product)],
+            [*command, *flags, f"-I{scratch}", f"-I{HERE}", str(HERE / source), "-o", str(scratch / product)]
+            + (["-keep", "-keep-dir", str(kept)] if source.endswith(".cu") else []),
             capture_output=True,
             text=True,
-            env={**os.environ, "TMPDIR": str(scratch)},
+            env={**os.environ, "TMPDIR": str(kept)},
         )
-        if run.returncode:
-            said = run.stderr.strip().splitlines() or ["no message"]
-            first = next((line for line in said if "error" in line), said[0][:300])
-            raise Unavailable(f"{Path(command[0]).name} could not build {source}: {first}")
-        (scratch / "log.txt").write_text(run.stdout + run.stderr)
+        if run.returncode or not (scratch / product).exists():
+            said = first_error(run.stderr + run.stdout)
+            raise Unavailable(f"{Path(command[0]).name} could not build {source}: {said}")
+        for code in kept.glob("*.cubin"):
+            if not code.stem.endswith("_dlink"):  # the device linker's holds no kernels
+                code.rename((scratch / product).with_suffix(".cubin"))
+        shutil.rmtree(kept)
 
     return cached(key, product, make)
 
@@ -154,7 +199,7 @@ def library(
     """Build `source` for one GPU target and return the shared library's path.
 
     arch: 'sm_90' and the like; min_blocks: blocks per SM that the registers are held to, 0 for none.
-    The compiler's own account of registers and spills lies beside the library as log.txt.
+    The cubin that it holds lies beside the library.
     Raises Unavailable (no nvcc, a target it does not know) and BadInput (unwritable folder).
     """
     if not re.fullmatch(r"sm_\d+[af]?", arch):
@@ -163,16 +208,18 @@ def library(
         raise BadInput(f"blocks per SM must be 0 to 32, got {min_blocks}")
     nvcc, *link = find_nvcc()
     number = arch.removeprefix("sm_")
-    command = [nvcc, *NVCC_FLAGS, *link, "-Xptxas", "-v", "-gencode", f"arch=compute_{number},code={arch}"]
+    command = [nvcc, *link, "-gencode", f"arch=compute_{number},code={arch}"]
     command.append(f"-DPROBES_MIN_BLOCKS={min_blocks}")
+    made_by = _version(nvcc) + _host_version()
     if progress:
         progress(f"building {source} for {arch} (once; cached in {build_dir()})")
-    return _compile(command, source, layouts, source.replace(".cu", ".so"))
+    return _compile(command, made_by, NVCC_FLAGS, source, layouts, source.replace(".cu", ".so"))
 
 
 def host_library(layouts: tuple[Layout, ...] = LAYOUTS) -> ctypes.CDLL:
     """The unit functions built for the host. Raises Unavailable without a host compiler."""
-    path = _compile([find_host_compiler(), *HOST_FLAGS], "host.cpp", layouts, "host.so")
+    compiler = find_host_compiler()
+    path = _compile([compiler], _version(compiler), HOST_FLAGS, "host.cpp", layouts, "host.so")
     return ctypes.CDLL(str(path.resolve()))
 
 
@@ -206,5 +253,5 @@ def binaries(
 
 def offline(source: str, arch: str, min_blocks: int = 0) -> list[Offline]:
     """Resources of every kernel of `source` for `arch`, from the compiler; no GPU needed."""
-    log = (library(source, arch, min_blocks).parent / "log.txt").read_text()
-    return [Offline(name, "cu", arch, res) for name, res in sorted(ptxas_resources(log).items())]
+    data = library(source, arch, min_blocks).with_suffix(".cubin").read_bytes()
+    return [Offline(name, "cu", arch, it.resources) for name, it in sorted(cubin.kernels(data).items())]

@@ -9,14 +9,17 @@ arms, analysis, report. What happens when is in `engine.run`; `engine.probe` sta
 
 Three walks, room by room:
 
-    a weight from file to verdict     formats.gguf -> formats.q6k (bytes) -> l1.data (packed, and what must come out)
-                                      -> l1.arms (copies on the device) -> gpu.timing (checked, timed) -> report.rows
-                                      -> engine.judge -> verdict.bars
-    an arm from table to launch       l1.table (a variant) -> l1.plan with device.facts, device.tuning (its launch)
-                                      -> engine.arms (does it fit?) -> l1.arms (bound to buffers) -> gpu.kernels
-    samples to a verdict              gpu.timing (slope of n and 2n nodes) -> engine.bench (a row) -> engine.judge
-                                      (pairs, A/A floor) -> verdict.intervals -> verdict.bars -> report.tables
+    a weight from file to verdict
+        formats.gguf (bytes, checked) -> l1.data (packed; what must come out by formats.q6k)
+        -> l1.arms (copies on the device) -> gpu.timing (checked, timed, checked)
+        -> engine.bench (a row) -> engine.judge -> verdict.bars
+    an arm from table to launch
+        l1.table (a variant) -> l1.plan with device.facts and device.tuning (its launch)
+        -> engine.arms (does it fit here?) -> l1.arms (bound to buffers) -> gpu.kernels (launched)
+    samples to a verdict
+        gpu.timing (slope of n and 2n nodes) -> engine.bench (a row) -> engine.judge (pairs, the A/A floor)
+        -> verdict.intervals -> verdict.bars -> report.tables
 
-Floors, lowest first: core, formats, device, verdict, report, gpu and the kernel packages, engine, cli, the probes,
-commands. Imports point down only.
+Floors, lowest first: core, formats, device, verdict, report, gpu and the kernel packages, engine, cli, the
+probes, commands. Imports point down only.
 """

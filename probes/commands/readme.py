@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from probes import cli
 from probes.core.types import BadInput
+from probes.engine import probe
 from probes.report import store, tables
 from probes.report.provenance import Head
 
@@ -23,21 +25,17 @@ def stale_mark(head: Head) -> str:
 
 def block(name: str, path: Path) -> str:
     """One probe's block of the README, from its committed report."""
-    from probes import cli
-
     head, rows = store.read_json(path)
     if head.mode != "measure" or not head.complete:
         raise BadInput(f"{path} is not a finished measurement; a README shows nothing else")
     mark = stale_mark(head)
     lines = [f"**{mark}**\n"] if mark else []
-    return "\n".join([*lines, cli.part(name, "report").readme(rows), "", tables.first_line(head)])
+    return "\n".join([*lines, probe.report(name).readme(rows), "", tables.first_line(head)])
 
 
 def filled(text: str, folder: Path) -> str:
     """The README's text with every probe's block made from the reports in `folder`."""
-    from probes import cli
-
-    for name in cli.PROBES:
+    for name in probe.names():
         path = folder / f"{name}.json"
         text = tables.fill(text, name, block(name, path) if path.exists() else "(not measured yet)")
     return text
@@ -45,8 +43,6 @@ def filled(text: str, folder: Path) -> str:
 
 def main(argv: list[str]) -> int:
     """Rewrite README.md in the current folder; with --check only compare."""
-    from probes import cli
-
     p = argparse.ArgumentParser(prog="python -m probes readme", description=(__doc__ or "").splitlines()[0])
     p.add_argument("--check", action="store_true", help="compare only; write nothing")
     args = p.parse_args(argv)

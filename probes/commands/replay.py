@@ -11,7 +11,7 @@ from statistics import median
 
 from probes import cli
 from probes.core.types import BadInput
-from probes.engine import digests, judge, probe, sweep
+from probes.engine import judge, probe, sweep
 from probes.report import store, tables
 from probes.report.rows import Row
 from probes.verdict import bars
@@ -41,7 +41,7 @@ def _work(file: Path) -> int:
         return 0
     if not head.complete:
         print("NOTE: the run was stopped; these are its finished rows only")
-    if head.bars_sha256 not in {digests.bars(name) for name in names}:
+    if head.bars_sha256 != bars.bars_sha256(*names):
         print("NOTE: the bars are not those of the file's run; these verdicts stand against today's")
     print(tables.verdict_table(again, title="Verdicts, judged again"))
     said = {r.id: r.verdict for r in rows if r.verdict}

@@ -13,48 +13,57 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+
+from probes import cli
+from probes.core.types import BadInput
+from probes.engine import arms as binding
+from probes.engine import digests, probe
+from probes.engine import run as engine
+from probes.engine.bench import Bench
+from probes.engine.probe import Variant
+from probes.gpu import facts
+from probes.gpu.timing import Arm
+from probes.report import provenance, store, tables
 from probes.report.rows import Row
+from probes.verdict import bars, intervals
 
 RUNS = 20
 ARMS = ("a", "b", "floor_a", "floor_b")
 WINDOWS_SHOWN = (4, 8, 14, 28, 56, 112)
 
 
-def measure(bench: Any, runs: int) -> Iterator[list[Row]]:
+def measure(bench: Bench, runs: int) -> Iterator[list[Row]]:
     """Four rows per run, one per arm; the samples of each are kept."""
-    from probes import cli, l1, l1_measure
-
-    args = cli.parser("l1").parse_args(["--case", "ffn_down_14b", "--layout", "padded", "--form", "loop"])
-    kernels = l1_measure.load_kernels(bench, args)
+    argv = ["--case", "ffn_down_14b", "--layout", "padded", "--form", "loop"]
+    args = cli.parser("l1").parse_args(argv)
+    kernels = engine.load("l1", bench, args)
     backend = next(iter(kernels))
-    case = l1.cases(args)[0]
-    for k in range(runs):
-        with ExitStack() as stack:
-            arms, _ = l1_measure.arms_of(bench, args, case, kernels, stack)
-            spec, arm = next((s, a) for s, a in arms if s.name == f"{l1.BASELINE}/{backend}")
-            same = []
-            for name in ARMS:
-                own = type(spec)(
-                    **{**_fields(spec), "variant": name, "case": f"run_{k:02d}", "same_bytes": ""}
-                )
-                same.append((own, type(arm)(own.name, arm.launches, arm.output)))
-            bench.seed += 1
-            yield bench.measure("selfcheck", same, {backend: f"a/{backend}"}, f"run_{k:02d}")
-
-
-def _fields(spec: Any) -> dict[str, Any]:
-    import dataclasses
-
-    return {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
+    (case,) = probe.table("l1").cases(args, 0, lambda symbol: {})
+    variants = probe.table("l1").variants(args, case)[:1]
+    with ExitStack() as keep:
+        arms = probe.arms("l1").make(bench, args, kernels, keep)
+        for k in range(runs):
+            run = replace(case, id=f"run_{k:02d}")
+            with ExitStack() as stack:
+                material = arms.open(run, variants, stack)
+                part = probe.plan("l1")
+                found = binding.bind("l1", part, arms, material, bench, run, variants, kernels, args)
+                spec, arm = next((s, a) for s, a in found.arms if s.backend == backend)
+                same = []
+                for name in ARMS:
+                    planned = replace(spec.planned, variant=Variant(name=name, baseline=ARMS[0]), read="")
+                    own = replace(spec, planned=planned)
+                    same.append((own, Arm(own.name, arm.launches, arm.output)))
+                bench.seed += 1
+                yield bench.measure("selfcheck", same, run.id)
 
 
 def judge(rows: Sequence[Row], seed: int) -> list[Row]:
     """One verdict row per run, b against a; pure."""
-    from probes.verdict import bars, intervals
-
     bar = bars.bar("l1.dpl")
     out = []
     for case in dict.fromkeys(r.case for r in rows):
@@ -85,10 +94,6 @@ def judge(rows: Sequence[Row], seed: int) -> list[Row]:
 
 def floors(rows: Sequence[Row], seed: int) -> list[tuple[int, float]]:
     """(windows, noise floor) out of all runs' windows pooled: how the floor falls with more of them."""
-    import numpy as np
-
-    from probes.verdict import intervals
-
     pooled = [
         intervals.paired_ratios(intervals.arm(b.samples_s)[0], intervals.arm(a.samples_s)[0])
         for case in dict.fromkeys(r.case for r in rows)
@@ -105,8 +110,6 @@ def floors(rows: Sequence[Row], seed: int) -> list[tuple[int, float]]:
 
 def text(rows: Sequence[Row], judged: Sequence[Row], seed: int, markdown: bool) -> str:
     """Both tables, with one line that says whether the harness passed."""
-    from probes.report import tables
-
     wrong = [r.case for r in judged if r.verdict == "GO" or r.reason == "CLAIMS A DIFFERENCE"]
     passed = f"{len(judged)} A/A runs: {len(wrong)} said GO or claimed a difference"
     lines = [[str(n), tables.format_percent(f, 2)] for n, f in floors(rows, seed)]
@@ -118,8 +121,6 @@ def text(rows: Sequence[Row], judged: Sequence[Row], seed: int, markdown: bool) 
 
 def main(argv: Sequence[str]) -> int:
     """Run it; exit code 1 where the harness saw a difference that is not there."""
-    from probes import cli
-
     p = argparse.ArgumentParser(
         prog="python -m probes selfcheck", description=(__doc__ or "").splitlines()[0]
     )
@@ -135,18 +136,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _work(args: argparse.Namespace) -> int:
-    from probes import cli, sources
-    from probes.bench import Bench
-    from probes.core.types import BadInput
-    from probes.gpu import facts
-    from probes.report import provenance, store, tables
-
     if args.runs < 1 or args.windows < 2:
         raise BadInput(f"--runs must be at least 1 and --windows 2, got {args.runs} and {args.windows}")
     gpu = facts.open_gpu(args.device)
     bench = Bench(gpu, args.seed, args.windows, cli.teller(args.quiet))
     head = provenance.collect(
-        mode="measure", device=gpu.facts.slug, seed=args.seed, kernels_sha256=sources.digest("l1"),
+        mode="measure", device=gpu.facts.slug, seed=args.seed, kernels_sha256=digests.sources("l1"),
         driver=facts.driver_version(), neighbours=facts.neighbours(args.device),
     )  # fmt: skip
     folder = Path("out") / gpu.facts.slug if args.record else args.out

@@ -1,21 +1,25 @@
 """One cache for everything that is compiled: out/build/<hash>/ holds what a set of inputs built to.
 
-The folder is `out/build` under the current folder, or PROBES_BUILD_DIR. A build is made in a scratch
-folder and renamed into place: two processes may build at once, and a killed one leaves nothing
-half-made.
+The folder is `out/build` under the current folder, or PROBES_BUILD_DIR. A build is made in a scratch folder
+and renamed into place: two processes may build at once, and a killed one leaves nothing half-made. An entry
+lists the SHA-256 of its files, which is checked before any is used: a damaged one is built again. Nobody but
+its owner can write to it, and one that another user owns is refused, since what lies there is loaded and run.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from probes.core.types import BadInput, Resources
+from probes.core.types import BadInput
+
+MANIFEST = "sha256.json"
 
 
 def build_dir() -> Path:
@@ -23,21 +27,28 @@ def build_dir() -> Path:
     return Path(os.environ.get("PROBES_BUILD_DIR") or Path("out") / "build")
 
 
-def cached(key: Iterable[str | bytes], product: str, make: Callable[[Path], None]) -> Path:
-    """The file `product` of the folder named by the hash of `key`; `make(scratch folder)` builds it once.
-
-    Raises BadInput where the build folder cannot be written.
-    """
+def entry(key: Iterable[str | bytes]) -> Path:
+    """The folder of a key, whether it is there or not."""
     digest = hashlib.sha256()
     for part in key:
         digest.update(part.encode() if isinstance(part, str) else part)
         digest.update(b"\0")
-    folder = build_dir() / digest.hexdigest()[:20]
-    path = folder / product
-    if path.exists():
-        return path
+    return build_dir() / digest.hexdigest()[:20]
+
+
+def cached(key: Iterable[str | bytes], product: str, make: Callable[[Path], None]) -> Path:
+    """The file `product` of the folder named by the hash of `key`; `make(scratch folder)` builds it once.
+
+    Raises BadInput where the build folder cannot be written or belongs to another user.
+    """
+    folder = entry(key)
+    _own(folder.parent)
+    if whole(folder, product):
+        return folder / product
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        for path in (*reversed(folder.parent.parents), folder.parent):
+            if not path.exists():
+                path.mkdir(mode=0o755, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix="making-", dir=folder.parent))
     except OSError as error:
         raise BadInput(
@@ -45,35 +56,71 @@ def cached(key: Iterable[str | bytes], product: str, make: Callable[[Path], None
         ) from error
     try:
         make(scratch)
-        try:
-            scratch.rename(folder)
-        except OSError:  # another process won the race, and its folder serves as well
-            if not path.exists():
-                raise
+        _seal(scratch)
+        _place(scratch, folder, product)
     except OSError as error:
         raise BadInput(f"cannot write the build folder {folder.parent}: {error.strerror}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return path
+    return folder / product
 
 
-_ENTRY = re.compile(r"Compiling entry function '(\w+)' for '\w+'")
-_SPILL = re.compile(r"(\d+) bytes spill stores")
-_USED = re.compile(r"Used (\d+) registers")
-_SMEM = re.compile(r"(\d+) bytes smem")
+def whole(folder: Path, product: str) -> bool:
+    """Whether an entry is there with every file that it lists, each as it was built."""
+    try:
+        listed = json.loads((folder / MANIFEST).read_bytes())
+        return (
+            product in listed
+            and folder.lstat().st_uid == os.geteuid()
+            and all(_sha256(folder / name) == sha for name, sha in listed.items())
+        )
+    except (OSError, ValueError, TypeError, AttributeError):  # missing, cut, noise, no table
+        return False
 
 
-def ptxas_resources(log: str) -> dict[str, Resources]:
-    """Registers, static shared memory and spilled bytes per entry function, from `ptxas -v` output."""
-    out: dict[str, Resources] = {}
-    name, spill = "", 0
-    for line in log.splitlines():
-        if match := _ENTRY.search(line):
-            name, spill = match[1], 0
-        elif match := _SPILL.search(line):
-            spill = int(match[1])
-        elif (match := _USED.search(line)) and name:
-            smem = _SMEM.search(line)
-            out[name] = Resources(int(match[1]), int(smem[1]) if smem else 0, spill)
-            name = ""
-    return out
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _own(folder: Path) -> None:
+    """BadInput where the build folder is another user's; nobody else may write to one of ours."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return  # not there yet, or not to be read, which `cached` says
+    if found.st_uid != os.geteuid():
+        raise BadInput(
+            f"the build folder {folder} belongs to another user (uid {found.st_uid}), and what lies there "
+            "would be run: set PROBES_BUILD_DIR to a folder of your own"
+        )
+    if found.st_mode & 0o022:
+        folder.chmod(stat.S_IMODE(found.st_mode) & ~0o022)
+
+
+def _seal(folder: Path) -> None:
+    """List every file's hash; take from others the right to write, whatever the umask."""
+    listed = {p.name: _sha256(p) for p in sorted(folder.iterdir()) if p.is_file()}
+    (folder / MANIFEST).write_text(json.dumps(listed, indent=1))
+    for name in (*listed, MANIFEST):
+        path = folder / name
+        path.chmod(stat.S_IMODE(path.stat().st_mode) & 0o644)
+    folder.chmod(stat.S_IMODE(folder.stat().st_mode) & 0o755)
+
+
+def _place(scratch: Path, folder: Path, product: str) -> None:
+    """Rename a finished build into place, past whatever broken thing has its name."""
+    for _ in range(8):
+        try:
+            scratch.rename(folder)
+            return
+        except OSError:
+            if whole(folder, product):
+                return  # another process was first, and its entry serves as well
+            aside = Path(tempfile.mkdtemp(prefix="broken-", dir=folder.parent))
+            try:
+                folder.rename(aside / "entry")
+            except FileNotFoundError:
+                pass  # another process has moved it
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+    scratch.rename(folder)

@@ -1,9 +1,8 @@
-"""Which kernels made a figure: a SHA-256 that changes with the code, and not with its comments.
+"""Hashes of code and of what was decided with it: canonical text, so that a form does not count, and SHA-256.
 
-A report states it, and so do the recorded register counts; where it no longer matches the sources, the
-figures are of other kernels. Python counts as its syntax tree without docstrings and positions, written
-out here because `ast.dump` differs between Python versions; C++ as its tokens without comments, with line
-ends kept only where they end a preprocessor directive.
+A report states which kernels made its figures, and so do the recorded register counts; where the hash no
+longer matches the sources, the figures are of other kernels. C++ counts as its tokens without comments and
+include lines, with line ends kept only where they end a preprocessor directive. Python: see closure.py.
 """
 
 from __future__ import annotations
@@ -13,13 +12,10 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from probes.core.types import BadInput
-
-CXX_SUFFIXES = (".cu", ".cuh", ".cpp", ".cc", ".h", ".hpp")
 
 _TOKEN = re.compile(
     r"""
@@ -38,70 +34,25 @@ _TOKEN = re.compile(
 )
 
 
-def kernels_digest(
-    paths: Iterable[Path | str],
-    flags: Mapping[str, Any] | None = None,
-    launches: Sequence[Any] = (),
-) -> str:
-    """SHA-256 (hex) of source files, compiler flags and launch rows.
-
-    Files count by name and content, in no particular order; `flags` by key; `launches` (dataclasses or
-    plain JSON values) in the order given. BadInput on a file that cannot be read or parsed.
-    """
-    files = sorted((Path(p).name, source_digest(Path(p))) for p in paths)
-    body = json.dumps([files, flags or {}, list(launches)], sort_keys=True, default=_plain)
-    return hashlib.sha256(body.encode()).hexdigest()
+def digest(*values: object) -> str:
+    """SHA-256 (hex) of plain JSON values, dataclasses and sets. BadInput on anything else."""
+    return hashlib.sha256(plain_json(values).encode()).hexdigest()
 
 
-def source_digest(path: Path) -> str:
-    """SHA-256 (hex) of one file by its suffix: .py, C++, else the bytes with \\n line ends."""
-    try:
-        data = path.read_bytes().replace(b"\r\n", b"\n")
-        if path.suffix == ".py":
-            text = python_canonical(data.decode())
-        elif path.suffix in CXX_SUFFIXES:
-            text = cxx_canonical(data.decode())
-        else:
-            return hashlib.sha256(data).hexdigest()
-    except (OSError, SyntaxError, ValueError) as e:
-        raise BadInput(f"cannot digest {path.name}: {e}") from e
-    return hashlib.sha256(text.encode()).hexdigest()
+def plain_json(value: object) -> str:
+    """A value as JSON with sorted keys. BadInput on what has no plain form."""
+    return json.dumps(value, sort_keys=True, default=_plain)
 
 
-def python_canonical(source: str) -> str:
-    """The syntax tree of Python source as text: no comments, docstrings, positions or empty fields."""
-    return "".join(_tree(ast.parse(source)))
-
-
-def _tree(node: object) -> Iterator[str]:
-    if isinstance(node, ast.AST):
-        yield f"({type(node).__name__}"
-        for name, value in ast.iter_fields(node):
-            if name == "body" and _has_docstring(node):
-                value = value[1:]
-            if value is None and isinstance(node, ast.Constant) and name == "value":
-                yield " None"
-            elif value is not None and value != [] and name != "kind":  # kind: the u of u"text"
-                yield f" {name}="
-                yield from _tree(value)
-        yield ")"
-    elif isinstance(node, list):
-        yield "["
-        for item in node:
-            yield from _tree(item)
-        yield "]"
-    else:
-        yield f"{type(node).__name__}:{node!r};"
-
-
-def _has_docstring(node: ast.AST) -> bool:
+def has_docstring(node: ast.AST) -> bool:
+    """Whether the body of a module, class or function begins with one."""
     if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         return False
     return ast.get_docstring(node, clean=False) is not None
 
 
 def cxx_canonical(source: str) -> str:
-    """C++ or CUDA source as tokens separated by spaces; a directive ends in a line end.
+    """C++ or CUDA source as tokens separated by spaces; directives end in a line end, includes are left out.
 
     Strings and character constants stay as they are; `f (x)` right after a #define's name keeps apart
     from `f(x)`, since it means another macro. ValueError on a comment that never ends.
@@ -109,7 +60,7 @@ def cxx_canonical(source: str) -> str:
     out: list[str] = []
     directive: list[str] | None = None
     after_blank, at_line_start = True, True
-    for m in _TOKEN.finditer(re.sub(r"\\[^\S\n]*\n", "", source)):
+    for m in _TOKEN.finditer(re.sub(r"\\[^\S\n]*\n", "", source.replace("\r\n", "\n")) + "\n"):
         kind, text = m.lastgroup, m.group()
         if kind == "mark":
             kind = "raw"
@@ -119,9 +70,9 @@ def cxx_canonical(source: str) -> str:
             after_blank = True
             continue
         if kind == "line":
-            if directive is not None:
-                out.append("\n")
-                directive = None
+            if directive is not None and directive[:2] != ["#", "include"]:
+                out += [*directive, "\n"]
+            directive = None
             after_blank = at_line_start = True
             continue
         if directive is None and text == "#" and at_line_start:
@@ -130,12 +81,13 @@ def cxx_canonical(source: str) -> str:
             if text == "(" and directive[:2] == ["#", "define"] and len(directive) == 3 and not after_blank:
                 text = "(()"  # no such token elsewhere: the bracket of a macro's parameters
             directive.append(text)
-        out.append(text)
+        else:
+            out.append(text)
         after_blank = at_line_start = False
     return " ".join(out)
 
 
-def _plain(x: object) -> object:
+def _plain(x: Any) -> object:
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
         return dataclasses.asdict(x)
     if isinstance(x, (set, frozenset)):

@@ -27,8 +27,8 @@ BACKENDS: tuple[Backend, ...] = ("cu", "numba")
 Role = Literal[
     "variant", "again", "choice", "read", "ceiling", "kernel", "alone", "gap", "point", "verdict"
 ]  # fmt: skip
-"""What a row is: a variant; one again (A/A); what a dispatcher chose; a plain read; the large read; one kernel of
-a chain by its resources, or alone under the profiler; the gap of an empty pair; a point of a sweep; a verdict."""
+"""What a row is: a variant; one again (A/A); what a dispatcher chose; a plain read; the large read; a kernel
+of a chain by its resources, or alone under the profiler; an empty pair's gap; a sweep's point; a verdict."""
 
 
 class ProbeError(Exception):

@@ -47,7 +47,6 @@ class ResourcesHead:
     tool: dict[str, str] = field(default_factory=dict)
 
 
-
 @cache
 def _resources() -> tuple[ResourcesHead, dict[Key, Resources]]:
     if not PATH.is_file():

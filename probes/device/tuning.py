@@ -8,8 +8,8 @@
 
     [l3."gate_up_14b@48sm"]             # the same in a partition of 48 SMs, which has rows of its own
 
-A row's values are geometries as the sweep's rows name them, or counts. What a row may hold is its probe's to say;
-what no row speaks of gets the probe's own rule.
+A row's values are geometries as the sweep's rows name them, or counts. What a row may hold is its probe's to
+say; what no row speaks of gets the probe's own rule.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _N = "([0-9]{1,6})"
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A ring: rows per stage, blocks per SM, stages (0: as many as fit), tickets drawn or dealt, consumer groups.
+    """A ring: rows per stage, blocks per SM, stages (0: as many as fit), tickets, consumer groups.
 
     A consumer group is as many warps as a row has use for; several take a stage's rows by turns.
     """

@@ -66,7 +66,7 @@ def bind(
                 planned = part.plan(v, case, bench.gpu.facts, args, backend)
                 planned = fitted(bench, mine[planned.kernel], planned, args.blocks_per_sm or 0)
             except Unavailable as error:
-                row = refused(probe, case, v, backend, "measured", bench.gpu.facts.slug, str(error))
+                row = refused(probe, case, v, backend, "measured", bench.gpu.facts, str(error))
                 if planned:
                     _costs(row, mine[planned.kernel], planned)
                 out.skipped.append(row)
@@ -85,4 +85,3 @@ def _costs(row: Row, kernel: Kernel, planned: Planned) -> None:
     """What is known of a kernel that was not run."""
     row.content_bytes, row.traffic_bytes = planned.content_bytes, planned.traffic_bytes
     row.registers, row.spill_bytes = kernel.resources.registers, kernel.resources.spill_bytes
-

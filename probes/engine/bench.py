@@ -1,13 +1,13 @@
 """The measuring bench: kernels of both backends, the reads beside them, and arms that become rows.
 
-An arm comes with a `Spec`: the plan it was made of, its kernel, and how many bytes its weights rotate over. The
-join of the GPU floor and the kernel packages is here: one row of LOADERS each.
+An arm comes with a `Spec`: the plan it was made of, its kernel, and how many bytes its weights rotate over.
+The join of the GPU floor and the kernel packages is here: one row of LOADERS each.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from probes.core.types import BACKENDS, Backend, Binary, LaunchConfig, Progress, Unavailable
 from probes.device import pipeline
 from probes.engine import judge
+from probes.engine.compiling import Wanted, compile_all
 from probes.engine.plan import Planned, described, occupy
 from probes.engine.probe import Case, Variant
 from probes.formats import checksum
@@ -30,9 +31,7 @@ from probes.verdict import intervals
 Loader = Callable[[str, Sequence[str], str, int, Progress], dict[str, Binary]]
 
 
-def _cu(
-    stem: str, names: Sequence[str], arch: str, min_blocks: int, progress: Progress
-) -> dict[str, Binary]:
+def _cu(stem: str, names: Sequence[str], arch: str, min_blocks: int, progress: Progress) -> dict[str, Binary]:
     build = importlib.import_module("kernels_cu.build")
     found: dict[str, Binary] = build.binaries(f"{stem}.cu", names, arch, min_blocks, progress)
     return found
@@ -47,7 +46,11 @@ def _numba(
 
 
 LOADERS: dict[Backend, Loader] = {"cu": _cu, "numba": _numba}
-"""The one place that names the kernel packages."""
+COMPILE = compile_all
+"""The one place that names the kernel packages, and what compiles their kernels beforehand."""
+
+HARNESS = ("harness_read", "harness_clock")
+"""Kernels that every run needs."""
 
 SLOWED = 0.97
 """A sample whose SM clock was below this share of the case's median is counted as throttled."""
@@ -92,9 +95,23 @@ class Bench:
     seed: int
     windows: int
     progress: Progress
+    backends: Sequence[Backend] = BACKENDS
+    """Those that the run asks for."""
     skipped: dict[Backend, str] = field(default_factory=dict)
+    _failed: dict[Backend, str] = field(default_factory=dict)
     _harness: dict[tuple[Backend, str], Kernel] = field(default_factory=dict)
     _ceiling: tuple[Buffer, Buffer, NDArray[np.uint32], int] | None = None
+
+    def compile(self, wanted: Mapping[str, Sequence[str]], min_blocks: int = 0) -> None:
+        """Compile what the cache lacks of all that will be asked for, the harness' kernels too, at once."""
+        arch = self.gpu.facts.arch
+        able = {s: tuple(n for n in names if self._able(n)) for s, names in wanted.items()}
+        asked = [Wanted(stem, names, min_blocks) for stem, names in able.items()]
+        self._failed = COMPILE([*asked, Wanted("harness", HARNESS)], arch, self.backends, self.progress)
+
+    def _able(self, name: str) -> bool:
+        """Whether this GPU has the instructions of a kernel by this name."""
+        return self.gpu.facts.compute_capability >= pipeline.since(name)
 
     def kernels(
         self, stem: str, names: Iterable[str], backend: Backend, min_blocks: int = 0
@@ -103,10 +120,13 @@ class Bench:
 
         What this GPU has no instructions for is there too, and cannot be launched: a plan refuses it before.
         """
-        facts, asked = self.gpu.facts, list(names)
-        lacks = [n for n in asked if facts.compute_capability < pipeline.since(n)]
+        if backend in self._failed:
+            raise Unavailable(self._failed[backend])
+        asked = list(names)
+        lacks = [n for n in asked if not self._able(n)]
         here = [n for n in asked if n not in lacks]
-        found = LOADERS[backend](stem, here, facts.arch, min_blocks, self.progress) if here else {}
+        arch = self.gpu.facts.arch
+        found = LOADERS[backend](stem, here, arch, min_blocks, self.progress) if here else {}
         return {n: bind(b) for n, b in found.items()} | {n: absent(n, backend) for n in lacks}
 
     def harness(self, name: str, backend: Backend) -> Kernel:

@@ -39,7 +39,7 @@ def over(a: Row, b: Row, seed: int) -> Interval:
 
 
 def relate(rows: Sequence[Row], seed: int) -> None:
-    """Ceilings, shares of a plain read and ratios of rows that were timed together, from their own samples."""
+    """Ceilings, shares of a plain read and ratios of rows that were timed together, from their samples."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         if row.samples_s and row.time_s:
@@ -73,7 +73,10 @@ def floor(rows: Sequence[Row], contest: Contest, group: str, backend: str, seed:
 
 
 def blocked(row: Row, base: Row, analysis: Analysis) -> str | None:
-    """What keeps a pair from a verdict: a missing proof, weights that were not cold, or what the probe knows."""
+    """What keeps a pair from a verdict.
+
+    A missing proof, weights that were not cold, or what the probe knows.
+    """
     if row.missing:
         return row.missing[0]
     if row.cold is False or base.cold is False:
@@ -160,16 +163,17 @@ class _Judged:
             weights = [n * (b.time_s or 0.0) for n, _, b, _ in parts]
             noise = fsum(w * f for w, (*_, f) in zip(weights, parts, strict=True)) / fsum(weights)
             saved = fsum(n * ((b.time_s or 0.0) - (a.time_s or 0.0)) for n, a, b, _ in parts)
-            why = (
-                f"{tables.format_time(saved)} saved of {tables.format_time(fsum(weights))} per decode step"
-            )
+            why = f"{tables.format_time(saved)} saved of {tables.format_time(fsum(weights))} per decode step"
             row = self._row(parts[0][1], f"model_{model}", found, noise, "sum")
             stops = [w for _, a, b, _ in parts if (w := blocked(a, b, self.analysis))]
             out.append(self._say(row, self._decide(found, noise, stops[0] if stops else None), [why]))
         return out
 
     def _together(self) -> Row:
-        """One verdict over all wanted groups; its figures are those of the group where the variant does worst."""
+        """One verdict over all wanted groups.
+
+        Its figures are those of the group where the variant does worst.
+        """
         verdicts: list[tuple[str, Verdict]] = []
         figures: list[tuple[Interval, float, Row]] = []
         by_group = {a.group: (a, b, noise) for a, b, noise in self.parts}

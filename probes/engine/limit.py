@@ -51,7 +51,10 @@ SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """The fastest of some rows beside the fastest read of its bytes; `found`: the read's time over its own."""
+    """The fastest of some rows beside the fastest read of its bytes.
+
+    `found`: the read's time over its own.
+    """
 
     row: Row
     found: Interval

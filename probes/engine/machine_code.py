@@ -1,9 +1,9 @@
 """Which instructions a compiled kernel holds, in order, by cuobjdump; and why one backend's takes longer.
 
 On sm_90 and later `griddepcontrol.wait` is ACQBULK, `griddepcontrol.launch_dependents` PREEXIT, an L2 bulk
-prefetch UBLKPF, a bulk copy into shared memory UBLKCP, a load from global memory LDG. Listings are cached beside
-the build, by their binary's hash. Counts are static: what stands in the kernel, not what was executed; both
-backends run the same paths, so a difference here is a difference there.
+prefetch UBLKPF, a bulk copy into shared memory UBLKCP, a load from global memory LDG. Listings are cached
+beside the build, by their binary's hash. Counts are static: what stands in the kernel, not what was executed;
+both backends run the same paths, so a difference here is a difference there.
 """
 
 from __future__ import annotations

@@ -63,16 +63,21 @@ def described(
     )  # fmt: skip
 
 
-def refused(probe: str, case: Case, v: Variant, backend: Backend, source: Source, device: str, why: str) -> Row:
+def refused(
+    probe: str, case: Case, v: Variant, backend: Backend, source: Source, facts: DeviceFacts, why: str
+) -> Row:
     """The row of what must not be launched here."""
     return Row(
-        probe=probe, case=case.id, variant=v.name, backend=backend, source=source, device=device, kv=case.kv,
+        probe=probe, case=case.id, variant=v.name, backend=backend, source=source, device=facts.slug, kv=case.kv,
+        l2_bytes=facts.l2_bytes, counts=dict(case.counts) or None,
         shape=[case.shape.od, case.shape.id] if case.shape else None, role=v.role, of=v.of or None,
         sweep=case.sweep or None, skipped=why,
     )  # fmt: skip
 
 
-def occupy(row: Row, res: Resources, config: LaunchConfig, facts: DeviceFacts, blocks: int | None = None) -> None:
+def occupy(
+    row: Row, res: Resources, config: LaunchConfig, facts: DeviceFacts, blocks: int | None = None
+) -> None:
     """Fill in resources, occupancy and waves; `blocks` per SM by the driver, or by the rules where None."""
     limits = occupancy(res, config.block, config.smem_bytes, facts)
     row.blocks_per_sm = limits.blocks_per_sm if blocks is None else blocks

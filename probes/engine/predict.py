@@ -1,6 +1,7 @@
 """Rows for a device that is not there: plan, recorded resources and facts give occupancy, waves and a time.
 
-Never a measurement: every row's source is `predicted`, and beside it stand the record's figures as `recorded`.
+Never a measurement: every row's source is `predicted`, and beside it stand the record's figures as
+`recorded`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ def predicted(name: str, facts: DeviceFacts, args: argparse.Namespace) -> Iterat
         held = args.blocks_per_sm or 0
         out: dict[Backend, int] = {}
         for backend in wanted:
-            res = known(backend, symbol, facts.arch, held)
+            try:
+                res = known(backend, symbol, facts.arch, held)
+            except Unavailable:  # its rows will say so
+                continue
             fits = occupancy.occupancy(res, 256, 0, facts).blocks_per_sm
             out[backend] = min(fits, held or fits)
         return out
@@ -63,7 +67,7 @@ def _rows(name: str, case: Case, backend: Backend, facts: DeviceFacts, args: arg
     since, why = table.NEEDS
     if facts.compute_capability < since:
         why = f"{why}, {facts.slug} is {facts.arch}"
-        return [refused(name, case, variants[0], backend, "predicted", facts.slug, why)]
+        return [refused(name, case, variants[0], backend, "predicted", facts, why)]
     own = part.predicted(case, variants, facts, args, backend)
     if own is not None:
         return own
@@ -91,7 +95,7 @@ def _row(
             occupy(row, res, planned.config, facts, min(row.blocks_per_sm or 0, held))
         check_fit(planned, row.blocks_per_sm or 0, facts)
     except Unavailable as error:
-        row = refused(name, case, v, backend, "predicted", facts.slug, str(error))
+        row = refused(name, case, v, backend, "predicted", facts, str(error))
         if planned:
             row.content_bytes, row.traffic_bytes = planned.content_bytes, planned.traffic_bytes
         return row

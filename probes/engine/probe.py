@@ -181,7 +181,10 @@ class Plan(Protocol):
     def points(
         self, kind: str, case: Case, facts: DeviceFacts, args: argparse.Namespace, rows: Sequence[Row]
     ) -> list[tuple[str, Callable[[], Planned]]]:
-        """A sweep's next points, given the rows of those before: a row's variant, and its plan. [] ends it."""
+        """A sweep's next points, given the rows of those before.
+
+        A row's variant, and its plan. [] ends it.
+        """
 
     def predicted(
         self, case: Case, variants: Sequence[Variant], facts: DeviceFacts, args: argparse.Namespace,
@@ -240,7 +243,9 @@ class Analysis(Protocol):
     def blocked(self, row: Row, base: Row) -> str | None:
         """A proof that the probe alone knows of and that is not there."""
 
-    def why(self, rows: Sequence[Row], contest: Contest, row: Row, base: Row, found: Interval, floor: float) -> str:
+    def why(
+        self, rows: Sequence[Row], contest: Contest, row: Row, base: Row, found: Interval, floor: float
+    ) -> str:
         """What lies behind a verdict on one case."""
 
     def why_all(self, rows: Sequence[Row], contest: Contest, row: Row) -> list[str]:

@@ -1,7 +1,7 @@
 """--processes N: the same run in N fresh processes, samples joined.
 
-A process keeps its luck (allocation addresses, placement, clock state) for its whole life; more windows do not
-show it, another process does. The children run one after another.
+A process keeps its luck (allocation addresses, placement, clock state) for its whole life; more windows do
+not show it, another process does. The children run one after another.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def join(rows: list[Row]) -> Row:
     for name in MEDIANS:
         known = [v for r in rows if (v := getattr(r, name)) is not None]
         setattr(first, name, float(np.median(known)) if known else None)
-    # a proof that is missing in one process is missing, weights hot in one are hot, and every note is kept once
+    # a proof missing in one process is missing, weights hot in one are hot, every note is kept once
     first.missing = list(dict.fromkeys(x for r in rows for x in r.missing))
     first.notes = list(dict.fromkeys(x for r in rows for x in r.notes))
     first.cold = None if first.cold is None else all(r.cold for r in rows)

@@ -21,7 +21,10 @@ from probes.report.rows import Row
 
 
 def once(probe: str, bench: Bench, arms: Sequence[tuple[Spec, Arm]]) -> list[Row]:
-    """For the profiler: each arm launched once, in order, checked, and no timing of ours; a row per kernel."""
+    """For the profiler.
+
+    Each arm launched once, in order, checked, and no timing of ours; a row per kernel.
+    """
     rows = []
     with counters.window():
         for spec, arm in arms:

@@ -1,7 +1,7 @@
 """One run of one probe: rows measured or predicted, judged, and written as they come. The sequence is here.
 
-    measure   for each case: data and plans -> arms -> proofs -> times -> rows; then the sweeps; then verdicts
-    predict   see engine.predict
+measure   for each case: data and plans -> arms -> proofs -> times -> rows; then the sweeps; then verdicts
+predict   see engine.predict
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], No
     steps: Iterator[list[Row]]
     if mode == "measure":
         gpu = live.open_gpu(args.device)
-        bench = Bench(gpu, args.seed, args.windows, tell)
+        bench = Bench(gpu, args.seed, args.windows, tell, tuple(args.backend or BACKENDS))
         facts, neighbours = gpu.facts, live.neighbours(args.device, own_context=True)
         driver: str | None = f"{live.driver_version()} ({gpu.driver})"
         if args.processes > 1:
@@ -102,7 +102,7 @@ def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], No
         steps = predict.predicted(name, facts, args)
         steps = chain(list(islice(steps, 1)), steps)  # a mistake is told before anything is said
     head = provenance.collect(
-        mode=mode, device=facts.slug, seed=args.seed, bars_sha256=digests.bars(name),
+        mode=mode, device=facts.slug, seed=args.seed, probes=(name,),
         kernels_sha256=digests.report(probe.table(name).stem(args), facts.slug), driver=driver,
         neighbours=neighbours, device_facts=described(facts),
         extra_versions=digests.toolchain() if mode == "measure" else {},
@@ -150,11 +150,14 @@ def described(facts: DeviceFacts) -> dict[str, Any]:
 
 
 def load(name: str, bench: Bench, args: argparse.Namespace) -> dict[Backend, dict[str, Any]]:
-    """The kernels that the flags need, of each backend that works here; bench.skipped says why another does not.
+    """The kernels that the flags need, of each backend that works here; bench.skipped says why not.
 
     A sweep over geometries alone needs one backend. Raises Unavailable where none works.
     """
     table, wanted = probe.table(name), probe.plan(name).kernels(args)
+    held = args.blocks_per_sm or 0
+    if not table.alone(args):
+        bench.compile(wanted, held)
     out: dict[Backend, dict[str, Any]] = {}
     for backend in BACKENDS:
         if args.backend and backend not in args.backend:
@@ -162,7 +165,7 @@ def load(name: str, bench: Bench, args: argparse.Namespace) -> dict[Backend, dic
         try:
             mine: dict[str, Any] = {}
             for stem, symbols in wanted.items():
-                mine |= bench.kernels(stem, symbols, backend, args.blocks_per_sm or 0)
+                mine |= bench.kernels(stem, symbols, backend, held)
             bench.harness("harness_read", backend)
             out[backend] = mine
         except Unavailable as error:
@@ -252,8 +255,8 @@ def _case(
 
 def _lost(name: str, bench: Bench, args: argparse.Namespace, case: Case) -> list[Row]:
     """A row for each backend that does not work here."""
-    first, device = probe.table(name).variants(args, case)[0], bench.gpu.facts.slug
-    return [refused(name, case, first, b, "measured", device, why) for b, why in bench.skipped.items()]
+    first, facts = probe.table(name).variants(args, case)[0], bench.gpu.facts
+    return [refused(name, case, first, b, "measured", facts, why) for b, why in bench.skipped.items()]
 
 
 def _all_refused(
@@ -262,10 +265,8 @@ def _all_refused(
 ) -> list[Row]:  # fmt: skip
     """A skipped row per variant and backend."""
     return [
-        refused(name, case, v, backend, "measured", bench.gpu.facts.slug, why)
+        refused(name, case, v, backend, "measured", bench.gpu.facts, why)
         for backend in backends
         if not args.backend or backend in args.backend
         for v in probe.table(name).variants(args, case)
     ]
-
-

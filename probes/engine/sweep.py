@@ -38,7 +38,7 @@ def rows_of(
     probe: str, part: Plan, arms: Arms, bench: Bench, kind: str, case: Case, variants: Sequence[Variant],
     kernels: Kernels, args: argparse.Namespace,
 ) -> Iterator[list[Row]]:  # fmt: skip
-    """Rows of one case's points, round after round as the probe asks for them, and of the reads beside them."""
+    """Rows of one case's points, round after round as the probe asks for them, and of the reads beside."""
     quick = replace(bench, windows=WINDOWS)
     backend = next(iter(kernels))
     case = replace(case, sweep=kind)
@@ -47,7 +47,7 @@ def rows_of(
             material = arms.open(case, variants, stack)
         except Unavailable as error:
             v = Variant(name=kind, role="point")
-            yield [refused(probe, case, v, backend, "measured", bench.gpu.facts.slug, str(error))]
+            yield [refused(probe, case, v, backend, "measured", bench.gpu.facts, str(error))]
             return
         found: list[Row] = []
         while points := part.points(kind, case, bench.gpu.facts, args, found):
@@ -62,9 +62,7 @@ def rows_of(
                     bound.append(binding.made(arms, material, planned, case, kernel))
                 except Unavailable as error:
                     v = Variant(name=name, role="point", of=name.partition("@")[0] if "@" in name else "")
-                    skipped.append(
-                        refused(probe, case, v, backend, "measured", bench.gpu.facts.slug, str(error))
-                    )
+                    skipped.append(refused(probe, case, v, backend, "measured", bench.gpu.facts, str(error)))
             reads = [*bench.ceilings(case, [backend]), *arms.reads(material, [backend])]
             timed = quick.measure(probe, [*bound, *reads], case.id)
             for (spec, arm), row in zip([*bound, *reads], timed, strict=True):
@@ -98,7 +96,9 @@ def at(row: Row) -> Geometry:
 
 def fastest(rows: Sequence[Row], of: str) -> list[Row]:
     """The timed points of one kernel, fastest first."""
-    return sorted((r for r in rows if r.time_s and r.of == of and r.role == "point"), key=lambda r: r.time_s or 0.0)
+    return sorted(
+        (r for r in rows if r.time_s and r.of == of and r.role == "point"), key=lambda r: r.time_s or 0.0
+    )
 
 
 def cells(found: Sequence[Row], held: str | None) -> list[str]:

@@ -1,4 +1,7 @@
-"""Why an L1 verdict came out so: bytes, registers, occupancy and what binds; and what a gain is worth. Pure."""
+"""Why an L1 verdict came out so.
+
+Bytes, registers, occupancy and what binds; and what a gain is worth. Pure.
+"""
 
 from __future__ import annotations
 
@@ -94,8 +97,8 @@ def fold(step_s: float, parts: Iterable[tuple[int, float]]) -> float:
     """What kernel savings are worth in decode speed: step / (step - sum n * dt) - 1.
 
     step_s: seconds of one decode step before. parts: (launches per step, seconds saved per launch); negative
-    savings are losses. The step must have been timed on the device that the savings come from. Raises BadInput
-    where the savings reach the whole step.
+    savings are losses. The step must have been timed on the device that the savings come from. Raises
+    BadInput where the savings reach the whole step.
     """
     saved = sum(n * dt for n, dt in parts)
     if not step_s > 0.0:

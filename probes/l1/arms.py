@@ -37,7 +37,10 @@ class Layouts:
     copies: int
     stack: ExitStack
     whole: dict[str, data.U32]
-    """Every row's words once one variant has passed the oracle: by 'sum' or, of the stream form, by layout."""
+    """Every row's words once one variant has passed the oracle.
+
+    By 'sum' or, of the stream form, by layout.
+    """
 
     def rotation_bytes(self, planned: Planned) -> int:
         """Bytes that a variant's launches rotate over."""
@@ -117,9 +120,7 @@ class LayoutArms:
         """Nothing besides the times."""
         return Evidence()
 
-    def settle(
-        self, material: Layouts, planned: Planned, arm: Arm, row: Row, rows: Sequence[Row]
-    ) -> None:
+    def settle(self, material: Layouts, planned: Planned, arm: Arm, row: Row, rows: Sequence[Row]) -> None:
         """Nothing more to say."""
         if planned.variant.role == "choice":
             row.notes.append(f"dispatched to {planned.variant.of}")

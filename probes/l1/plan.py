@@ -3,8 +3,8 @@
     loop, pf, pf3, stream   a block per row
     ring, async             a persistent grid; its geometry out of device/tuned, or by the default rule
 
-Of both rings a block is a warp per virtual warp that owns a unit, and a producer warp: it feeds by bulk copies
-(ring; sm_90 and up) or by copies of 16 bytes (async; sm_80 and up).
+Of both rings a block is a warp per virtual warp that owns a unit, and a producer warp: it feeds by bulk
+copies (ring; sm_90 and up) or by copies of 16 bytes (async; sm_80 and up).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from probes.device.tuning import Geometry
 from probes.engine.plan import Planned
 from probes.engine.probe import Case, Variant
 from probes.formats import traffic
-from probes.formats.layouts import LAYOUTS, Layout, check_stride
+from probes.formats.layouts import LAYOUTS, check_stride
 from probes.l1 import table
 from probes.l1.table import RINGS, Matvec
 from probes.report.rows import Row
@@ -61,7 +61,7 @@ def kernels(args: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def tuned(slug: str, shape: Shape, layout: str, form: str) -> Geometry | None:
-    """What was chosen for a shape (a built-in case's, or a file's tensor of the same shape), layout and form."""
+    """What was chosen for a shape (a built-in case's or a file's tensor's), layout and form."""
     case = next((c.id for c in table.CASES if c.shape == shape), "")
     row = tuning.row(slug, "l1", case, layout)
     if row is None:
@@ -84,9 +84,7 @@ def default_geometry(shape: Shape, row_stride: int, facts: DeviceFacts) -> Geome
     return pipeline.default_geometry(shape.od, row_stride, facts, stages=2)
 
 
-def plan(
-    v: Variant, case: Case, facts: DeviceFacts, args: argparse.Namespace, backend: Backend
-) -> Planned:
+def plan(v: Variant, case: Case, facts: DeviceFacts, args: argparse.Namespace, backend: Backend) -> Planned:
     """The launch of one variant; --blocks-per-sm replaces the persistent forms' own count.
 
     Raises BadInput (a stride that cannot be) and Unavailable with the reason for a SKIPPED row.
@@ -106,7 +104,8 @@ def plan(
     check_stride(v.layout, shape.nbe, stride)
     asked = traffic.requests(v.layout, shape)
     return Planned(
-        variant=v, kernel=v.symbol, config=launch_config(shape), **_bytes(v.layout, shape),
+        variant=v, kernel=v.symbol, config=launch_config(shape), content_bytes=table.content_bytes(shape),
+        traffic_bytes=traffic.traffic_bytes(v.layout, shape), read=table.READ_OF.get(v.layout.name, ""),
         in_flight_bytes=traffic.UNIT_BYTES * UNITS_AHEAD.get(form.name, 1),
         requested_bytes=asked.requested_bytes, wavefronts=asked.wavefronts,
     )  # fmt: skip
@@ -126,21 +125,14 @@ def ring(v: Matvec, shape: Shape, geometry: Geometry, facts: DeviceFacts, source
     asked = traffic.requests(v.layout, shape)
     weights = len(traffic.weight_loads(v.layout, shape.nbe))
     return Planned(
-        variant=v, kernel=v.symbol, config=made.config, **_bytes(v.layout, shape), ring=made,
+        variant=v, kernel=v.symbol, config=made.config, ring=made, content_bytes=table.content_bytes(shape),
+        traffic_bytes=traffic.traffic_bytes(v.layout, shape), read=table.READ_OF.get(v.layout.name, ""),
         note=f"geometry {geometry}, {stages}{', ' + source if source else ''}", geometry=str(geometry),
         in_flight_bytes=made.rows * made.stages * stride / made.config.block,
         # activations are register-resident: the weights alone go through L1, row after row
         requested_bytes=asked.weight_requested_bytes,
         wavefronts=sum(x.wavefronts for x in asked.loads[:weights]),
     )  # fmt: skip
-
-
-def _bytes(lay: Layout, shape: Shape) -> dict[str, int | str]:
-    return {
-        "content_bytes": table.content_bytes(shape),
-        "traffic_bytes": traffic.traffic_bytes(lay, shape),
-        "read": table.READ_OF.get(lay.name, ""),
-    }
 
 
 def points(
@@ -183,7 +175,10 @@ def predicted(
 
 
 def digest(file: str, device: str) -> list[object]:
-    """The launches of a report: every variant's on its shape, and the device's tuned rows; a sweep's candidates."""
+    """The launches of a report.
+
+    Every variant's on its shape, and the device's tuned rows; a sweep's candidates.
+    """
     if file == "l1-sweep":
         return [CANDIDATES]
     out: list[object] = [

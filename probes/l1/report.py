@@ -105,7 +105,16 @@ def _clocks(rows: Sequence[Row], title: str, markdown: bool) -> list[str]:
             times = (r.time_s, r.event_loop_time_s, r.profiler_time_s)
             off = [tables.format_percent(t / r.time_s - 1, 1, sign=True) for t in times[1:]]
             lines.append([r.case, r.variant, r.backend, *map(tables.format_time, times), *off])
-    heads = ["case", "variant", "backend", "graph slope", "event loop", "profiler", "loop off", "profiler off"]
+    heads = [
+        "case",
+        "variant",
+        "backend",
+        "graph slope",
+        "event loop",
+        "profiler",
+        "loop off",
+        "profiler off",
+    ]
     text = tables.table(heads, lines, markdown, left=heads[:3])
     return [f"{title}Three clocks on the same kernel\n\n{text}"] if lines else []
 

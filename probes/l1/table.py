@@ -74,7 +74,10 @@ QUICK_CASES = ("ffn_down_14b",)
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One kernel form: its name, its kernel file, and the unit counts it is right for (exclusive, inclusive)."""
+    """One kernel form.
+
+    Its name, its kernel file, and the unit counts it is right for (exclusive, inclusive).
+    """
 
     name: str
     above: int

@@ -57,7 +57,9 @@ def why_all(rows: Sequence[Row], contest: Contest, row: Row) -> list[str]:
         if a is None or plain is None:
             continue
         if a.overlap_s is not None and plain.overlap_s is not None:
-            out.append(f"{said}launches start {_when(a.overlap_s)}, {_when(plain.overlap_s)} in the plain graph")
+            out.append(
+                f"{said}launches start {_when(a.overlap_s)}, {_when(plain.overlap_s)} in the plain graph"
+            )
         if a.fraction_of_same_bytes_read and plain.fraction_of_same_bytes_read:
             own, before = (format_percent(r.fraction_of_same_bytes_read) for r in (a, plain))
             out.append(
@@ -84,7 +86,9 @@ def _when(overlap_s: float) -> str:
 
 def swept(rows: Sequence[Row], chain: str) -> dict[str, Row]:
     """A swept chain's rows by variant, those with a time."""
-    return {r.variant: r for r in rows if r.case == f"sweep_ring_{chain}" and r.time_s and r.role != "ceiling"}
+    return {
+        r.variant: r for r in rows if r.case == f"sweep_ring_{chain}" and r.time_s and r.role != "ceiling"
+    }
 
 
 def fastest(rows: Sequence[Row], chain: str, family: str, launched: str) -> str:
@@ -97,9 +101,7 @@ def fastest(rows: Sequence[Row], chain: str, family: str, launched: str) -> str:
 def _held(rows: Sequence[Row], chain: str, matrix: str, launched: str) -> ChainRing | None:
     """The fastest choice of one matrix; None where `now` wins and stands in no table and at no point."""
     family = next(f for f, of in plan.FAMILIES.items() if matrix in of)
-    own = {
-        v: p.choice for v, f, p in plan.ring_points(chain) if f == family and p.launched == launched
-    }
+    own = {v: p.choice for v, f, p in plan.ring_points(chain) if f == family and p.launched == launched}
     now = plan.NOW_PLAIN if launched == "plain" else plan.NOW
     variant = fastest(rows, chain, family, launched)
     if variant == now:  # it stands for the point that makes the same launches
@@ -114,7 +116,10 @@ def _held(rows: Sequence[Row], chain: str, matrix: str, launched: str) -> ChainR
 
 
 def best(rows: Sequence[Row], chain: str) -> dict[str, Chosen]:
-    """Matrix -> what the tuning table should hold: late with the tail in the PDL arms, plain in the plain graph."""
+    """Matrix -> what the tuning table should hold.
+
+    Late with the tail in the PDL arms, plain in the plain graph.
+    """
     out: dict[str, Chosen] = {}
     for matrix in table.MATRICES[chain]:
         late, plain = (_held(rows, chain, matrix, launched) for launched in ("tail", "plain"))

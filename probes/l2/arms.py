@@ -1,10 +1,10 @@
 """L2's chains on a GPU: weights, results and the words that must come out, and the arms over them.
 
-What must come out of a ring chain is made by the one-row-per-block kernel of decode13 (`l2_q6k_plain`, which has
-its own proofs) on activations that the host rotated; rows of some launches are held to the NumPy oracle here, so
-that no ring and no rotation on the device vouches for itself. Every kernel of a decode layer is held to the
-oracle, buffer by buffer; the words after all layers are those of decode13's plain launches, and every arm of
-both chains and backends must give them.
+What must come out of a ring chain is made by the one-row-per-block kernel of decode13 (`l2_q6k_plain`, which
+has its own proofs) on activations that the host rotated; rows of some launches are held to the NumPy oracle
+here, so that no ring and no rotation on the device vouches for itself. Every kernel of a decode layer is held
+to the oracle, buffer by buffer; the words after all layers are those of decode13's plain launches, and every
+arm of both chains and backends must give them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ ORACLE_ROWS = 256
 
 @dataclass
 class Opened:
-    """One case on the device: a chain of each backend, and where it is a ring's one that reads the same bytes."""
+    """One case on the device.
+
+    A chain of each backend, and where it is a ring's one that reads the same bytes.
+    """
 
     case: ChainCase
     chains: dict[Backend, Chain]
@@ -131,7 +134,9 @@ class ChainArms:
         count = self._copies(case.id, size * n)
         weights = stack.enter_context(Buffer.of(raw, n * count))
         start = words.start(tiles, self.bench.seed)
-        first, a, b = (stack.enter_context(x) for x in (Buffer.of(start), Buffer(4 * tiles), Buffer(4 * tiles)))
+        first, a, b = (
+            stack.enter_context(x) for x in (Buffer.of(start), Buffer(4 * tiles), Buffer(4 * tiles))
+        )
         output = Output(b, tiles, words.stream(checksum.read_xors(raw), start, n))
         fixed = {"start": first.address, "a": a.address, "b": b.address}
         copies = _copied(fixed, weights, n, count)
@@ -144,12 +149,17 @@ class ChainArms:
         })  # fmt: skip
 
     def _compute(self, case: ChainCase, backend: Backend, mine: Any, stack: ExitStack) -> Chain:
-        """A compute chain: its launches fill `waves` waves with the blocks per SM that the case counts with."""
+        """A compute chain.
+
+        Its launches fill `waves` waves with the blocks per SM that the case counts with.
+        """
         smem = self._capped([case.kernel], mine, case.held)
         kinds = [k for n, k in mine.items() if n.rpartition("_")[0] == f"l2_{case.kernel}"]
         blocks = min(k.blocks_per_sm(chains.BLOCK, smem.get(case.kernel, 0)) for k in kinds)
         if blocks != case.blocks[backend]:
-            raise Unavailable(f"{case.blocks[backend]} blocks per SM of {case.kernel} are not to be had: {blocks}")
+            raise Unavailable(
+                f"{case.blocks[backend]} blocks per SM of {case.kernel} are not to be had: {blocks}"
+            )
         steps = plan.steps_of(case, self.bench.gpu.facts, backend)
         threads, wide = steps[0].grid * chains.BLOCK, case.kernel == "wide"
         start = words.start(threads, self.bench.seed)
@@ -219,7 +229,9 @@ class ChainArms:
         for k in sorted({0, n - 1, *(int(x) for x in rng.integers(1, n - 1, 2))}):
             rows = np.sort(rng.choice(od, min(od, ORACLE_ROWS), replace=False)).astype(np.int64)
             own = np.ascontiguousarray(inputs[k, : x8.nbytes])
-            data.compare(found[k, rows], bits(q6k.reference(raw, own, rows)), f"{m.name} launch {k}, {plain.name}")
+            data.compare(
+                found[k, rows], bits(q6k.reference(raw, own, rows)), f"{m.name} launch {k}, {plain.name}"
+            )
         return found
 
     def _room(self, case: ChainCase, mine: Kernels, stack: ExitStack) -> None:
@@ -299,15 +311,17 @@ class ChainArms:
             steps = plan.steps_of(case, facts, backend)
             size = w.layer.host.hidden.size
             chain = Chain(
-                case, backend, kernels, copies, Output(shared[_hidden(w.count)], size, np.empty(0, np.uint32)),
-                self._capped([s.kernel for s in steps], kernels, self.args.blocks_per_sm or 0),
+                case, backend, kernels, copies, Output(shared[_hidden(w.count)], size, np.empty(0,
+                np.uint32)), self._capped([s.kernel for s in steps], kernels, self.args.blocks_per_sm or 0),
                 chains.layer_bytes(kv) * w.count, [shared[_hidden(k + 1)] for k in range(w.count)],
             )  # fmt: skip
             if ring and kv not in w.finals:  # decode13 was left out: its kernels give the words all the same
                 w.finals[kv] = self._check_layer(chain, plain, shared, caches, want, left)
             final = self._check_layer(chain, steps, shared, caches, want, left)
             known = w.finals.setdefault(kv, final)
-            data.compare(final, known, f"{case.id} at KV {kv}, {backend} against decode13 of the first backend")
+            data.compare(
+                final, known, f"{case.id} at KV {kv}, {backend} against decode13 of the first backend"
+            )
             chain.output = replace(chain.output, want=known)
             found[backend] = chain
         return Opened(case, found)
@@ -374,9 +388,7 @@ class ChainArms:
             out.notes.append(stable(self.bench, chain, planned.steps, plain, v))
         return out
 
-    def settle(
-        self, material: Opened, planned: Planned, arm: Arm, row: Row, rows: Sequence[Row]
-    ) -> None:
+    def settle(self, material: Opened, planned: Planned, arm: Arm, row: Row, rows: Sequence[Row]) -> None:
         """Edges of the graph, and the gain per interface; a slow host says nothing of short launches."""
         v = planned.variant
         row.event_loop_time_s = None

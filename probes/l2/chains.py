@@ -3,12 +3,13 @@
 A Step names its arguments: a string is a buffer (NULL is none), an int a 32-bit integer, a float a float32.
 Nothing here knows a GPU: the same tables drive the launches, the tests on the host and the prediction.
 
-A ring's block streams rows of its matrix through stages of shared memory and never ends before its last row, so a
-successor finds only what shared memory is left. A geometry that names no stages takes at most its `SHARE` of an
-SM, so that the successor's first stages fill while it still sums; one that names them takes those, and where that
-is all of it, a successor's block starts when the first of its SM's blocks ends. Tickets are dealt, so that no
-launch waits for a counter that another one uses. The PDL arms of a chain have one geometry, and the plain graph
-the one that suits it best: `chosen`, from device/tuned where a sweep was run, else by rule.
+A ring's block streams rows of its matrix through stages of shared memory and never ends before its last row,
+so a successor finds only what shared memory is left. A geometry that names no stages takes at most its
+`SHARE` of an SM, so that the successor's first stages fill while it still sums; one that names them takes
+those, and where that is all of it, a successor's block starts when the first of its SM's blocks ends. Tickets
+are dealt, so that no launch waits for a counter that another one uses. The PDL arms of a chain have one
+geometry, and the plain graph the one that suits it best: `chosen`, from device/tuned where a sweep was run,
+else by rule.
 
 A launch writes the activations, rotated by one unit, for its successor: launch k multiplies rotate(x8, k).
 """
@@ -212,6 +213,25 @@ SHARE = 2
 DEFAULT_ROWS = (8, 4, 2, 1)
 """Rows per fill where nobody swept, the best first."""
 
+
+@dataclass(frozen=True, slots=True)
+class ChainRing:
+    """What a sweep chose for one matrix of a chain: a ring with dealt tickets, and fills prefetched into L2.
+
+    `plain`: the ring of the plain graph, which has an SM to itself; None for the same one.
+    """
+
+    ring: Geometry
+    ahead: int = 0
+    plain: Geometry | None = None
+
+    @property
+    def row(self) -> tuning.Chosen:
+        """As it stands in a tuning table."""
+        out: dict[str, Geometry | int] = {"ring": self.ring, "ahead": self.ahead}
+        return out | ({"plain": self.plain} if self.plain else {})
+
+
 Choices = Mapping[str, ChainRing]
 """Geometries by a matrix's name, in place of the chosen ones."""
 
@@ -243,29 +263,17 @@ MATRICES: dict[str, Matrix] = {
 """The chains of one matrix."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChainRing:
-    """What a sweep chose for one matrix of a chain: a ring with dealt tickets, and fills prefetched into L2.
-
-    `plain`: the ring of the plain graph, which has an SM to itself; None for the same one.
-    """
-
-    ring: Geometry
-    ahead: int = 0
-    plain: Geometry | None = None
-
-    @property
-    def row(self) -> tuning.Chosen:
-        """As it stands in a tuning table."""
-        out: dict[str, Geometry | int] = {"ring": self.ring, "ahead": self.ahead}
-        return out | ({"plain": self.plain} if self.plain else {})
-
-
 def tuned(slug: str, chain: str, matrix: str) -> ChainRing | None:
-    """The tuning table's row of one matrix, None where it has none. Raises BadInput for one that cannot be."""
-    row, where = tuning.row(slug, "l2", chain, matrix), f"[l2.{chain}] {matrix}"
-    if row is None:
-        return None
+    """The tuning table's row of one matrix, None where it has none.
+
+    Raises BadInput for one that cannot be.
+    """
+    row = tuning.row(slug, "l2", chain, matrix)
+    return None if row is None else as_ring(row, f"[l2.{chain}] {matrix}")
+
+
+def as_ring(row: tuning.Chosen, where: str) -> ChainRing:
+    """A tuning table's row. Raises BadInput for one that cannot be."""
     ring, ahead, plain = row.get("ring"), row.get("ahead"), row.get("plain")
     if not isinstance(ring, Geometry) or not isinstance(ahead, int) or isinstance(plain, int):
         raise BadInput(f'{where}: a row is {{ ring = "4r1b0s-dealt", ahead = 0 }}, got {dict(row)}')

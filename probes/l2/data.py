@@ -1,4 +1,7 @@
-"""L2's host side: activations that a chain hands on, the oracle of a decode layer, and comparing to the byte."""
+"""L2's host side.
+
+Activations that a chain hands on, the oracle of a decode layer, and comparing to the byte.
+"""
 
 from __future__ import annotations
 

@@ -182,7 +182,9 @@ def overlap(
             graph.close()
     words = np.stack(seen[1:])  # the first one warmed up
     if (words == clean.reshape(count, 2)).any():
-        raise WrongResult(f"{chain.case.id} {arm.name}/{chain.backend}: time stamps", 0, "none", "one a kernel")
+        raise WrongResult(
+            f"{chain.case.id} {arm.name}/{chain.backend}: time stamps", 0, "none", "one a kernel"
+        )
     ns = words.astype(np.int64)
     early = np.median(ns[:, :-1, 1] - ns[:, 1:, 0], axis=0) * 1e-9
     ticks = np.unique(ns)
@@ -193,7 +195,10 @@ def stable(
     bench: Bench, chain: Chain, steps: Sequence[Step], plain: Sequence[Step], arm: Launching,
     replays: int = REPLAYS,
 ) -> str:  # fmt: skip
-    """Capture and instantiate in one go, replay, and hold every replay to plain launches. Raises WrongResult."""
+    """Capture and instantiate in one go, replay, and hold every replay to plain launches.
+
+    Raises WrongResult.
+    """
     copies, stream = min(SAFE_COPIES, len(chain.copies)), bench.gpu.stream
     where = chain.result(copies)
     where.poison()
@@ -260,7 +265,9 @@ def gap_rows(bench: Bench, chain: Chain, pair: Sequence[Step], variants: Sequenc
         if not v.graph or v.role == "again" or (v.pdl and not table.dispatch(v)):
             continue
         seen = overlap(bench, own, pair, v, replays=60)
-        planned = Planned(variant=Variant(name=f"pair_{v.name}", role="gap", of=v.name), kernel="", config=NOTHING)
+        planned = Planned(
+            variant=Variant(name=f"pair_{v.name}", role="gap", of=v.name), kernel="", config=NOTHING
+        )
         row = described("l2", chain.case, planned, chain.backend, "measured", bench.gpu.facts)
         row.overlap_s = seen.median_s
         row.notes.append(f"two launches in a graph; timer step {1e9 * seen.step_s:.0f} ns")
@@ -335,9 +342,7 @@ def _spec(chain: Chain, step: Step, kind: str, role: Role, x: Launch) -> Spec:
     return Spec(chain.case, planned, x.kernel)
 
 
-def _reads(
-    bench: Bench, chain: Chain, steps: Sequence[Step], out: Buffer
-) -> list[tuple[Spec, Launch]]:
+def _reads(bench: Bench, chain: Chain, steps: Sequence[Step], out: Buffer) -> list[tuple[Spec, Launch]]:
     """A plain read of what each kernel alone reads."""
     found: dict[str, tuple[Spec, Launch]] = {}
     for s in steps:

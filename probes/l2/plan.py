@@ -1,8 +1,8 @@
 """A chain's launches on a device, arm by arm; and what a chain takes at best, without a GPU.
 
 The gap model. A chain of ordinary launches takes the sum of its kernels' times and one launch gap each (the
-device's `launch_s`). Waiting at entry can at best remove the gaps; waiting late can at best keep DRAM busy all
-the time. Both are bounds, not estimates: their rows say `at best`.
+device's `launch_s`). Waiting at entry can at best remove the gaps; waiting late can at best keep DRAM busy
+all the time. Both are bounds, not estimates: their rows say `at best`.
 """
 
 from __future__ import annotations
@@ -71,9 +71,7 @@ def steps_of(
     return chains.stream_steps() if case.chain == "bandwidth24" else chains.empty_steps()
 
 
-def plan(
-    v: Variant, case: Case, facts: DeviceFacts, args: argparse.Namespace, backend: Backend
-) -> Planned:
+def plan(v: Variant, case: Case, facts: DeviceFacts, args: argparse.Namespace, backend: Backend) -> Planned:
     """One arm's launches of a chain. Raises Unavailable with the reason for a SKIPPED row."""
     assert isinstance(v, Launching) and isinstance(case, ChainCase), "an arm of L2, on a chain"
     return of_steps(v, case, steps_of(case, facts, backend, plain=v.kind == "plain"))
@@ -179,14 +177,17 @@ def _ring_point(name: str, family: str, point: RingPoint, case: ChainCase, facts
 
 
 def digest(file: str, device: str) -> list[object]:
-    """The launches of every chain and arm, the device's tuned rings, the rule beside them, and the sweep's points."""
+    """The launches of every chain and arm, the tuned rings, the rule beside them, and the sweep's points."""
     steps = [*chains.stream_steps(), *chains.compute_steps(1), *chains.empty_steps()]
     for kv in table.KVS:
         steps += chains.decode_steps(kv)
     out: list[object] = [(s.name, s.args, LaunchConfig(s.grid, s.block)) for s in steps]
     out += [(a.name, a.kind, a.pdl, a.trigger, a.graph, dict(a.env or {})) for a in table.ARMS]
     out.append(table.COMPUTE_WAVES)
-    out += [(case, {k: dict(row) for k, row in rows.items()}) for case, rows in tuning.of(device, "l2").items()]
+    out += [
+        (case, {k: chains.as_ring(row, k) for k, row in rows.items()})
+        for case, rows in tuning.of(device, "l2").items()
+    ]
     rule: list[object] = [chains.MATRICES, chains.SHARE, chains.DEFAULT_ROWS, (MATRIX_POINTS, DECODE_POINTS)]
     return [*out, *rule, table.READS]
 
@@ -207,7 +208,7 @@ def predicted(
             for name in dict.fromkeys(s.entry_point("plain") for s in planned.steps)
         }
     except Unavailable as error:
-        return [refused("l2", case, plain, backend, "predicted", facts.slug, str(error))]
+        return [refused("l2", case, plain, backend, "predicted", facts, str(error))]
     rows = [
         _kernel_row(case, backend, s, before, known, facts) for s, before in chains.interfaces(planned.steps)
     ]
@@ -255,7 +256,12 @@ def _arm_row(
 
 
 def _kernel_row(
-    case: ChainCase, backend: Backend, step: Step, before: Step, known: dict[str, Resources], facts: DeviceFacts
+    case: ChainCase,
+    backend: Backend,
+    step: Step,
+    before: Step,
+    known: dict[str, Resources],
+    facts: DeviceFacts,
 ) -> Row:
     res, config = known[step.entry_point("plain")], launch_config(step)
     row = kernel_row(case, backend, step, facts)

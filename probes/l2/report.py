@@ -1,4 +1,7 @@
-"""L2's own sections: per launch, what wins, how near the ring chains come to a plain read, the gap, the sweeps."""
+"""L2's own sections.
+
+Per launch, what wins, how near the ring chains come to a plain read, the gap, the sweeps.
+"""
 
 from __future__ import annotations
 
@@ -148,9 +151,7 @@ def _limit(rows: Sequence[Row], title: str, markdown: bool) -> list[str]:
             near = limit.nearest(mine, reads, bars.targets(table.TARGETS).targets.get(chain))
             if near:
                 each = format_time((near.row.time_s or 0.0) / table.launches(chain))
-                lines.append(
-                    [chain, backend, near.row.variant, each, format_ratio(*near.found), *near.cells]
-                )
+                lines.append([chain, backend, near.row.variant, each, format_ratio(*near.found), *near.cells])
     if not lines:
         return []
     heads = ["chain", "backend", "fastest late arm", "per launch", "of PDL read [low, high]", "target", ""]
@@ -251,7 +252,11 @@ def _tails(rows: Sequence[Row], markdown: bool) -> str:
         f"{len(claimed) - len(taxed)} faster and {len(taxed)} slower beyond the floor."
     )
     worst = max(taxed, key=lambda r: r.ratio_to_baseline or 0.0, default=None)
-    head += f" The largest tax: {worst.case}, {worst.variant}, {_gain(worst)}." if worst else " No tax was found in this range."
+    head += (
+        f" The largest tax: {worst.case}, {worst.variant}, {_gain(worst)}."
+        if worst
+        else " No tax was found in this range."
+    )
     lines = [
         [
             r.case.removeprefix("sweep_"), r.variant, r.backend, str(r.registers), str(r.blocks_per_sm),
@@ -292,12 +297,17 @@ def _rings(rows: Sequence[Row], markdown: bool) -> str:
 
 
 def plots(rows: Sequence[Row], path: Path) -> list[str]:
-    """Draw the sweep over tails beside the report: the speedup of each PDL arm by waves, a panel per occupancy."""
+    """Draw the sweep over tails beside the report.
+
+    The speedup of each PDL arm by waves, a panel per occupancy.
+    """
     points = tail_points(rows)
     if not points:
         return []
     shown: dict[str, dict[str, list[pictures.Bar]]] = {}
-    for row, _ in sorted(points, key=lambda p: (p[0].registers or 0, p[0].blocks_per_sm or 0, p[0].waves or 0.0)):
+    for row, _ in sorted(
+        points, key=lambda p: (p[0].registers or 0, p[0].blocks_per_sm or 0, p[0].waves or 0.0)
+    ):
         panel = shown.setdefault(f"{row.registers} registers, {row.blocks_per_sm} blocks/SM", {})
         ratio, low, high = row.ratio_to_baseline or 1.0, row.ratio_low or 1.0, row.ratio_high or 1.0
         ends = (100 * (1 / ratio - 1 / high), 100 * (1 / low - 1 / ratio))

@@ -196,7 +196,9 @@ def cases(args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:
     out: list[Case] = []
     for name in names(args):
         if name == "compute24":
-            out.append(ChainCase(id=name, chain=name, blocks=_blocks("compute", fit), held=args.blocks_per_sm or 0))
+            out.append(
+                ChainCase(id=name, chain=name, blocks=_blocks("compute", fit), held=args.blocks_per_sm or 0)
+            )
             continue
         for kv in dict.fromkeys(args.kv or KVS) if name in DECODE else (None,):
             out.append(ChainCase(id=name, chain=name, kv=kv))
@@ -215,9 +217,7 @@ def variants(args: argparse.Namespace, case: Case) -> list[Variant]:
     if case.sweep == TAILS:
         return [arm(name) for name in SWEEP_ARMS]
     return [
-        a
-        for a in ARMS
-        if runs(a, case.chain) and (not args.arm or a.name in args.arm or a.name in AGAIN)
+        a for a in ARMS if runs(a, case.chain) and (not args.arm or a.name in args.arm or a.name in AGAIN)
     ]
 
 

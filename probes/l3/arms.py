@@ -58,9 +58,9 @@ class FusionArms:
     def open(self, case: Case, variants: Sequence[Variant], stack: ExitStack) -> GateUp:
         """Weights, activations and what they must give.
 
-        A seeded sample of at least 4096 rows is held to the oracle; the other rows are then those of the first
-        backend's matmul, which every arm is compared with, and SwiGLU and quantising are NumPy's. With --once
-        the oracle sums every row, and nothing is launched here. Raises Unavailable without room.
+        A seeded sample of at least 4096 rows is held to the oracle; the other rows are then those of the
+        first backend's matmul, which every arm is compared with, and SwiGLU and quantising are NumPy's. With
+        --once the oracle sums every row, and nothing is launched here. Raises Unavailable without room.
         """
         assert case.shape, "a case of L3 has its shape"
         self.bench.progress(f"{case.id}: {case.shape} q4_K weights")
@@ -103,7 +103,7 @@ class FusionArms:
         return data.first_rows(self.largest[0], nf), self.largest[1].first(nf)
 
     def _sums(self, case: Case, raw: U8, x8: U8, weights: Buffer, activations: Buffer) -> F32:
-        """Every row's sum by one launch of a matmul kernel, a sample of them equal to the oracle to the bit."""
+        """Every row's sum by one launch of a matmul kernel, a sample of them equal to the oracle's."""
         assert case.shape, "a case of L3 has its shape"
         od = case.shape.od
         matmul = next(iter(self.kernels.values()))["l3_matmul"]
@@ -182,7 +182,8 @@ class FusionArms:
     def _load_balance(self, spec: Spec, traced: Kernel, d: GateUp) -> tuple[float, str]:
         """(blocks of the busiest SM over the mean of all SMs, a note) from one launch of the traced twin.
 
-        The twin's result is checked like any other. Raises Unavailable where blocks ran outside the partition.
+        The twin's result is checked like any other. Raises Unavailable where blocks ran outside the
+        partition.
         """
         v, sms, launch = spec.planned.variant, self.bench.gpu.facts.sms, spec.planned.config
         assert isinstance(v, Fusion), "a variant of L3"
@@ -192,9 +193,7 @@ class FusionArms:
         with Buffer(4 * want.size) as out, Buffer(4 * launch.grid) as where:
             out.poison()
             where.poison()
-            pointers, ints = plan.arguments(
-                spec.planned, d.case, d.copy(0), d.x8.address, (out.address,)
-            )
+            pointers, ints = plan.arguments(spec.planned, d.case, d.copy(0), d.x8.address, (out.address,))
             args = (*pointers, *map(int32, ints), where.address)
             Launch(traced, replace(launch, smem_bytes=smem), args).enqueue(self.bench.gpu.stream)
             Output(out, want.size, want).check(f"{d.case.id} {traced.name}")
@@ -213,9 +212,7 @@ class FusionArms:
         notes += [f"load balance seen at {mine} blocks/SM, timed at {timed}"] if mine != timed else []
         return float(counts.max() / (launch.grid / sms)), "; ".join(notes)
 
-    def settle(
-        self, material: GateUp, planned: Planned, arm: Arm, row: Row, rows: Sequence[Row]
-    ) -> None:
+    def settle(self, material: GateUp, planned: Planned, arm: Arm, row: Row, rows: Sequence[Row]) -> None:
         """Nothing more to say."""
 
     def more(self, material: GateUp, variants: Sequence[Variant]) -> list[Row]:

@@ -114,7 +114,10 @@ def first_rows(raw: U8, nf: int) -> U8:
 
 
 def show() -> None:
-    """The oracle's q8 holds its SwiGLU, shown at a small size before anything is predicted. Raises WrongResult."""
+    """The oracle's q8 holds its SwiGLU, shown at a small size before anything is predicted.
+
+    Raises WrongResult.
+    """
     raw, x8 = random_gate_up(64, 256, 1), random_x8(256, 2)
     want = Wanted.of(oracle(raw, x8))
     d, _, _ = q8.unpack(want.q8.view(np.uint8))

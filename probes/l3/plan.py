@@ -3,8 +3,8 @@
     matmul, form_a, form_b, form_b_staged   a grid that follows from nf
     matmul_ring, form_c                     a persistent grid; its geometry out of device/tuned, or by a rule
 
-A ticket names rows of gate and up as they lie. form_c's are so ordered that a group's parts lie far apart, and
-its sums meet in memory: see kernels_cu/ring_gated.cuh.
+A ticket names rows of gate and up as they lie. form_c's are so ordered that a group's parts lie far apart,
+and its sums meet in memory: see kernels_cu/ring_gated.cuh.
 """
 
 from __future__ import annotations
@@ -83,7 +83,10 @@ def finish_config(nf: int) -> LaunchConfig:
 
 
 def tuned(slug: str, shape: Shape, variant: str) -> Geometry | None:
-    """What was chosen for gate and up of a shape and a ring variant. Raises BadInput for a row that cannot be."""
+    """What was chosen for gate and up of a shape and a ring variant.
+
+    Raises BadInput for a row that cannot be.
+    """
     case = next((c.id for c in table.CASES if c.shape == shape), "")
     row = tuning.row(slug, "l3", case, variant)
     if row is None:
@@ -102,9 +105,7 @@ def default_choice(shape: Shape, facts: DeviceFacts, blocks_per_sm: int = 0) -> 
     return pipeline.default_geometry(shape.od, _stride(shape), facts, blocks, stages=2)
 
 
-def plan(
-    v: Variant, case: Case, facts: DeviceFacts, args: argparse.Namespace, backend: Backend
-) -> Planned:
+def plan(v: Variant, case: Case, facts: DeviceFacts, args: argparse.Namespace, backend: Backend) -> Planned:
     """The launch of one variant on a device or a partition of it.
 
     --blocks-per-sm is a ring's too, in the default rule's geometry where the table has another number.

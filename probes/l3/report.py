@@ -29,8 +29,8 @@ STEPS = (
 """Two levers that are not one: what changes, from the second variant to the first."""
 
 README_HEADS = {
-    "variant", "backend", "time", "content GB/s", "of ceiling", "regs", "blocks/SM (limiter)", "grid", "waves",
-    "load balance", "ratio [low, high]",
+    "variant", "backend", "time", "content GB/s", "of ceiling", "regs", "blocks/SM (limiter)", "grid",
+    "waves", "load balance", "ratio [low, high]",
 }  # fmt: skip
 
 
@@ -106,7 +106,17 @@ def _taken_apart(rows: Sequence[Row], markdown: bool) -> str:
                 shares = (taken.loss, taken.wave_part, taken.latency_part, taken.total, taken.rest)
                 cells = [format_percent(x, sign=True) for x in shares]
                 lines.append([f"measured, {backend}", device or "", str(grid), f"{taken.waves:.2f}", *cells])
-    heads = ["source", "device", "blocks", "waves", "loss", "(a) waves", "(b) at whole waves", "a + b", "neither"]
+    heads = [
+        "source",
+        "device",
+        "blocks",
+        "waves",
+        "loss",
+        "(a) waves",
+        "(b) at whole waves",
+        "a + b",
+        "neither",
+    ]
     text = tables.table(heads, lines, markdown, left=heads[:2])
     return text if len(lines) > 1 else f"{text}\n\n(--sweep measures both parts on a GPU)"
 

@@ -108,7 +108,9 @@ def nf_of(case: Case) -> int:
     return case.shape.od // 2
 
 
-def made(id_: str, nf: int, cols: int, tensors: tuple[str, ...] = (), backends: tuple[Backend, ...] = ()) -> Case:
+def made(
+    id_: str, nf: int, cols: int, tensors: tuple[str, ...] = (), backends: tuple[Backend, ...] = ()
+) -> Case:
     """A layer's gate and up: nf rows of each by `cols` values. Raises BadInput."""
     if nf < GROUP or nf % GROUP:
         raise BadInput(f"nf must be a positive multiple of {GROUP}, got {nf}")
@@ -147,7 +149,10 @@ def cases(args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:
         return [CASES[0] if args.nf == nf_of(CASES[0]) else made(f"gate_up_nf{args.nf}", args.nf, cols)]
     if args.match_waves is not None:
         by_nf: dict[int, list[Backend]] = {}
-        for backend, per_sm in fit("l3_form_b").items():
+        found = fit("l3_form_b")
+        if not found:
+            raise BadInput("--match-waves counts form_b's blocks per SM, and its registers are not recorded here")
+        for backend, per_sm in found.items():
             by_nf.setdefault(nf_for_waves(args.match_waves, sms, per_sm), []).append(backend)
         return [made(f"gate_up_nf{nf}", nf, cols, backends=tuple(who)) for nf, who in by_nf.items()]
     return list(CASES)
@@ -173,7 +178,10 @@ def alone(args: argparse.Namespace) -> bool:
 
 
 def sweep_cases(kind: str, args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:
-    """The built-in case for geometries; for waves a case per grid, 0.25 to 4 waves of form_b in each backend."""
+    """The built-in case for geometries.
+
+    For waves a case per grid, 0.25 to 4 waves of form_b in each backend.
+    """
     if kind == GEOMETRIES:
         return list(CASES)
     own, out = cases(args, sms, fit), []

@@ -31,6 +31,7 @@ from probes.report.tables import format_percent
 if TYPE_CHECKING:
     from probes.report.rows import Row
 
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """One grid: form_b's rows, waves and time, and ratios to the pair (form_b_staged's too, if timed)."""

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Any
 
+from probes.core.settings import public, settings
 from probes.core.types import BadInput
 from probes.verdict.bars import bars_sha256
 
@@ -48,6 +49,8 @@ class Head:
     neighbours: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     complete: bool = False
+    settings: dict[str, str] = field(default_factory=dict)
+    """Variables of the environment that change what the compilers make."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, `schema` first."""
@@ -80,7 +83,7 @@ HEAD_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Head))
 _KINDS: dict[str, type] = {
     "mode": str, "device": str, "seed": int, "kernels_sha256": str, "argv": list, "versions": dict,
     "bars_sha256": str, "time_utc": str, "device_facts": dict, "neighbours": list, "notes": list,
-    "complete": bool,
+    "complete": bool, "settings": dict,
 }  # fmt: skip
 
 
@@ -90,6 +93,7 @@ def collect(
     device: str,
     seed: int,
     kernels_sha256: str,
+    probes: Sequence[str] = (),
     driver: str | None = None,
     device_facts: Mapping[str, Any] | None = None,
     neighbours: Sequence[str] = (),
@@ -97,7 +101,10 @@ def collect(
     argv: Sequence[str] | None = None,
     extra_versions: Mapping[str, str] | None = None,
 ) -> Head:
-    """A head filled in from this process. `extra_versions`: nvcc, CUDA and others the caller knows."""
+    """A head filled in from this process.
+
+    probes: whose bars it is held to, all by default; extra_versions: nvcc, CUDA and others the caller knows.
+    """
     return Head(
         mode=mode,
         device=device,
@@ -107,11 +114,12 @@ def collect(
         driver=driver,
         versions={**versions(), **(extra_versions or {})},
         git=git_state(),
-        bars_sha256=bars_sha256(),
+        bars_sha256=bars_sha256(*probes),
         time_utc=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         device_facts=dict(device_facts or {}),
         neighbours=list(neighbours),
         notes=list(notes),
+        settings=public(settings()),
     )
 
 

@@ -48,7 +48,8 @@ def _role(row: Row) -> tuple[Role, str | None]:
     if name.startswith("kernel_"):
         return "kernel", name.removeprefix("kernel_")
     if name.startswith("profiled_"):
-        return "alone", name.removeprefix("profiled_").rpartition("_")[0]
+        of, _, kind = name.removeprefix("profiled_").rpartition("_")
+        return ("read" if kind == "read" else "alone"), of
     if name.startswith("pair_") and row.time_s is None and row.overlap_s is not None:
         return "gap", name.removeprefix("pair_")
     if "@" in name:

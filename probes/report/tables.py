@@ -258,6 +258,8 @@ def provenance_text(head: Head, rows: Sequence[Row], markdown: bool = False) -> 
         "versions: " + ", ".join(f"{k} {v}" for k, v in head.versions.items()),
         f"bars {head.bars_sha256[:12]}, kernels {head.kernels_sha256[:12]}",
     ]
+    if head.settings:
+        lines.append("compiled under " + ", ".join(f"{k}={v}" for k, v in head.settings.items()))
     if rotations:
         lines.append(f"weights rotated over {format_bytes(rotations[0])} or more")
     return "\n".join(

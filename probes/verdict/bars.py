@@ -14,7 +14,6 @@ Gains are fractions (0.0165 = 1.65 %), made from ratios of times by the bar's me
 from __future__ import annotations
 
 import difflib
-import hashlib
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from probes.core.digest import digest
 from probes.core.types import BadInput
 
 Decision = Literal["GO", "NO-GO", "INCONCLUSIVE"]
@@ -107,9 +107,10 @@ def targets(name: str) -> Targets:
     return Targets(name=name, **_tables()[name])
 
 
-def bars_sha256() -> str:
-    """SHA-256 of bars.toml with line ends as \\n, in hex."""
-    return hashlib.sha256(_file().replace(b"\r\n", b"\n")).hexdigest()
+def bars_sha256(*probes: str) -> str:
+    """SHA-256 (hex) of these probes' tables of bars.toml, of all of them by default; their values count."""
+    tables = tomllib.loads(_file().decode())
+    return digest({name: tables.get(name, {}) for name in sorted(probes or tables)})
 
 
 def gain_of(metric: Metric, ratio: float, low: float, high: float) -> Gain:

@@ -61,9 +61,9 @@ def tiny(kv: int, stack: ExitStack) -> tuple[decode_layer.Data, NDArray[Any], di
     found = device(
         stack,
         {
-            **{name: np.full(size, 0xFF, np.uint8) for name, size in sizes.items()},
-            "in": data.hidden, "out": data.hidden * np.nan, "gamma0": data.gamma[0], "gamma1": data.gamma[1],
-            "table": decode_layer.rope_table(kv - 1), "w.qkv": data.qkv, "w.o": data.o, "w.gate_up": data.gate_up,
+            **{name: np.full(size, 0xFF, np.uint8) for name, size in sizes.items()}, "in": data.hidden, "out":
+            data.hidden * np.nan, "gamma0": data.gamma[0], "gamma1": data.gamma[1], "table":
+            decode_layer.rope_table(kv - 1), "w.qkv": data.qkv, "w.o": data.o, "w.gate_up": data.gate_up,
             "w.down": pack(data.down, layout("dpl")), "w.cache": cache,
         },
     )  # fmt: skip

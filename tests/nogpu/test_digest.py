@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from probes.core.digest import cxx_canonical, kernels_digest, python_canonical, source_digest
+from kernels_cu import build
+from kernels_numba import compile as numba_compile
+from probes import cli, sources
+from probes.core import bounds, layouts, verdict
+from probes.core.closure import cxx_closure, python_closure
+from probes.core.digest import cxx_canonical, digest
 from probes.core.types import BadInput, LaunchConfig
 
 CXX = """\
@@ -21,16 +26,6 @@ __global__ void f(float *a, int n) {
 }
 """
 
-PY = '''\
-"""A module."""
-import math
-
-def f(x):
-    """Doc."""
-    # a comment
-    return x + 1, "text", None
-'''
-
 
 @pytest.mark.parametrize(
     "other",
@@ -41,6 +36,9 @@ def f(x):
         CXX.replace("a[n] + +1", "a[ n ]+ +1"),
         CXX.replace("a[n] + +1", "a[n] /* ' */ + // \" \n +1"),
         CXX.replace("((x) + (x))", "\\\n  ((x) + (x))"),
+        CXX.replace("#include <cstdint>\n", ""),
+        CXX.replace("<cstdint>", '"other/place.cuh"  // moved'),
+        CXX.replace("\n", "\r\n"),
     ],
 )
 def test_cxx_form_does_not_count(other: str) -> None:
@@ -75,69 +73,205 @@ def test_cxx_odd_tokens() -> None:
         cxx_canonical("x /* y")
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        PY.replace("A module.", "Another."),
-        PY.replace("    # a comment\n", "\n\n"),
-        PY.replace('    """Doc."""\n', ""),
-        PY.replace("x + 1,", "(x\n            + 1),"),
-        PY.replace('"text"', "'te' 'xt'"),
-    ],
-)
-def test_python_form_does_not_count(other: str) -> None:
-    assert other != PY
-    assert python_canonical(other) == python_canonical(PY)
+# A tree of modules. An edit is (file, what stands there, what comes in its place).
+L1 = '''\
+"""A module."""
+from typing import Any
+
+from kernels.ops import add, THREADS
+from kernels import q6k
+import numpy as np
+
+_WORDS = (1, 2)
+"""Two words."""
+UNUSED = 5
+
+def kernels(n: int = THREADS) -> Any:
+    """Doc."""
+    from kernels.target import capability
+    ops = _ops(n)  # a comment
+    return add(ops, q6k.unit(n), _WORDS, capability, np.float32(1))
+
+def _ops(n):
+    return [kernels(add) for add in n], other(n)
+
+def other(q6k):
+    return q6k.unit
+'''
+OPS = """\
+THREADS = 256
+def add(*x): return sum(x)
+if THREADS > 1000: raise ValueError(THREADS)
+"""
+TREE = {
+    "kernels/l1": L1,
+    "kernels/ops": OPS,
+    "kernels/q6k": "from core.table import ROWS\ndef unit(n): return ROWS[n]\ndef idle(n): return n\n",
+    "kernels/target": "capability = (9, 0)\n",
+    "kernels/l3": "def kernels(): return 3\n",
+}
+Edit = tuple[str, str, str]
+
+
+def closure(tmp_path: Path, *edits: Edit, tree: dict[str, str] = TREE) -> str:
+    """The text of kernels.l1 after some edits; a package of tables stands beside it."""
+    files = dict(tree)
+    for where, old, new in edits:
+        assert old in files[where], old
+        files[where] = files[where].replace(old, new)
+    root = tmp_path / digest(files)
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / f"{name}.py").write_text(text)
+    return python_closure("kernels.l1", "kernels", [root])
 
 
 @pytest.mark.parametrize(
-    "other",
+    "edit",
     [
-        PY.replace("+ 1", "+ 2"),
-        PY.replace("+ 1", "+ 1.0"),
-        PY.replace("+ 1", "- 1"),
-        PY.replace('"text"', 'b"text"'),
-        PY.replace("None", "0"),
-        PY.replace("import math", "import cmath as math"),
-        PY.replace("def f(x)", "def f(x, *y)"),
+        ("kernels/l1", "A module.", "Another."),
+        ("kernels/l1", "  # a comment", "\n\n"),
+        ("kernels/l1", '    """Doc."""\n', ""),
+        ("kernels/l1", '"""Two words."""\n', ""),
+        ("kernels/l1", "add(ops, q6k", "add((ops),\n\n        q6k"),
+        ("kernels/l1", "n: int = THREADS) -> Any", "n=THREADS)"),
+        ("kernels/l1", "from kernels import q6k", "import kernels.q6k as q6k"),
+        (
+            "kernels/l1",
+            "import numpy as np\n\n_WORDS = (1, 2)",
+            "import numpy as np\nimport os\n_WORDS = (1, 2)",
+        ),
+        ("kernels/l1", "UNUSED = 5", "UNUSED = 6"),
+        ("kernels/q6k", "def idle(n): return n", "def idle(n): return n + 1"),
+        ("kernels/l3", "return 3", "return 4"),
     ],
 )
-def test_python_code_counts(other: str) -> None:
-    assert other != PY
-    assert python_canonical(other) != python_canonical(PY)
+def test_what_a_kernel_does_not_use_does_not_count(edit: Edit, tmp_path: Path) -> None:
+    assert closure(tmp_path, edit) == closure(tmp_path)
 
 
-def test_python_text_does_not_depend_on_the_interpreter() -> None:
-    """Empty and version-bound fields (type_params, type_ignores) are left out: the same from 3.11 to 3.13."""
-    assert python_canonical("def f(a): return a") == (
-        "(Module body=[(FunctionDef name=str:'f'; args=(arguments args=[(arg arg=str:'a';)])"
-        " body=[(Return value=(Name id=str:'a'; ctx=(Load)))])])"
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("kernels/l1", "np.float32(1)", "np.float32(2)"),
+        ("kernels/l1", "np.float32(1)", "np.float64(1)"),
+        ("kernels/l1", "import numpy as np", "import cupy as np"),
+        ("kernels/l1", "(1, 2)", "(2, 1)"),
+        ("kernels/l1", "(1, 2)", "(1.0, 2)"),
+        ("kernels/l1", "def _ops(n)", "def _ops(n, *y)"),
+        ("kernels/l1", "q6k.unit(n)", "q6k.idle(n)"),
+        ("kernels/l1", "def other(q6k)", "def other(q)"),  # another q6k: the module's
+        ("kernels/l1", "import add, THREADS", "import THREADS, add as other_add\nadd = 1"),
+        ("kernels/ops", "sum(x)", "sum(x) + 1"),
+        ("kernels/ops", "256", "288"),
+        ("kernels/ops", "> 1000", "> 1001"),  # runs when the module is imported
+        ("kernels/q6k", "ROWS[n]", "ROWS[n + 1]"),
+        ("kernels/target", "(9, 0)", "(8, 0)"),
+    ],
+)
+def test_what_a_kernel_uses_counts(edit: Edit, tmp_path: Path) -> None:
+    assert closure(tmp_path, edit) != closure(tmp_path)
+
+
+def test_moves_do_not_count(tmp_path: Path) -> None:
+    """A definition in another module, a module in another folder or by another name."""
+    base = closure(tmp_path)
+    moved = {
+        "kernels/l1": L1.replace("def other(q6k):\n    return q6k.unit\n", "").replace(
+            "import q6k", "import q6k\nfrom kernels.l3 import other"
+        ),
+        "kernels/l3": "def other(q6k): return q6k.unit",
+    }
+    assert closure(tmp_path, tree=TREE | moved) == base
+    renamed = {
+        name.replace("ops", "deep/ops"): text.replace("kernels.ops", "kernels.deep.ops")
+        for name, text in TREE.items()
+    }
+    assert closure(tmp_path, tree=renamed) == base
+    through = TREE | {
+        "kernels/front": "from kernels.ops import add, THREADS",
+        "kernels/l1": L1.replace("kernels.ops", "kernels.front"),
+    }
+    assert closure(tmp_path, tree=through) == base
+    swapped = {"kernels/ops": OPS.replace("256", "1000"), "kernels/l1": L1.replace("1, 2", "256")}
+    assert closure(tmp_path, tree=TREE | swapped) != base
+
+
+def test_names_of_the_same_spelling_keep_apart(tmp_path: Path) -> None:
+    """Two modules' `functions` swapped are other code, although the same statements are there."""
+    tree = {
+        "kernels/l1": "from kernels import a, b\ndef kernels(): return a.functions(), b.functions()\n",
+        "kernels/a": "def functions(): return 1\n",
+        "kernels/b": "def functions(): return 2\n",
+    }
+    other = tree | {"kernels/a": tree["kernels/b"], "kernels/b": tree["kernels/a"]}
+    assert closure(tmp_path, tree=tree) != closure(tmp_path, tree=other)
+
+
+def test_a_module_that_is_handed_on_counts_whole(tmp_path: Path) -> None:
+    tree = {"kernels/l1": "from kernels import a\ndef kernels(): return f(a)\n", "kernels/a": "x = 1\n"}
+    assert closure(tmp_path, tree=tree) != closure(tmp_path, ("kernels/a", "1", "2"), tree=tree)
+
+
+def test_tables_of_other_packages_count_as_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = [Path(layouts.__file__).parents[2]]
+    before = python_closure("kernels_numba.l1", "kernels", root)
+    moved = tuple(replace(lay, block_stride=lay.block_stride + 16) for lay in layouts.LAYOUTS)
+    monkeypatch.setattr(layouts, "LAYOUTS", moved)
+    assert python_closure("kernels_numba.l1", "kernels", root) != before
+    assert "block_stride" not in python_closure("kernels_numba.l3", "kernels", root)
+
+
+def test_cxx_closure(tmp_path: Path) -> None:
+    """Names of files and the order of includes do not count; what none of them includes neither."""
+    (tmp_path / "l1.cu").write_text('#include "a.cuh"\n#include "b.cuh"\n#include "made.gen.cuh"\nint x;')
+    (tmp_path / "a.cuh").write_text('#pragma once\n#include "b.cuh"\nint a;')
+    (tmp_path / "b.cuh").write_text("int b;")
+    (tmp_path / "l3.cuh").write_text("int c;")
+    base = cxx_closure(tmp_path / "l1.cu")
+    (tmp_path / "l3.cuh").write_text("int d;")
+    (tmp_path / "b.cuh").rename(tmp_path / "deep.cuh")
+    (tmp_path / "l1.cu").write_text('#include "deep.cuh" // first\n#include "a.cuh"\nint x;')
+    (tmp_path / "a.cuh").write_text("#pragma once\nint a;")
+    assert cxx_closure(tmp_path / "l1.cu") == base
+    (tmp_path / "deep.cuh").write_text("int b = 1;")
+    assert cxx_closure(tmp_path / "l1.cu") != base
+
+
+def test_a_file_is_compiled_with_the_constants_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a bound, or a constant, of another probe changes neither its library nor its report."""
+    l1, l3 = build.generated("l1.cu")[build.CONSTANTS], build.generated("l3.cu")[build.CONSTANTS]
+    assert (
+        "kMinBlocks_pf3" in l1 and "kMinBlocks_form_a" not in l1 and "kExp_" not in l1 and "kDecode" not in l1
     )
+    assert "kMinBlocks_form_a" in l3 and "kMinBlocks_pf3" not in l3 and "kExp_c6" in l3
+    assert list(build.generated("harness.cu")) == []
+    before = {name: sources.digest(name) for name in cli.PROBES}
+    monkeypatch.setitem(bounds.MIN_BLOCKS, "pf3", 3)
+    after = {name: sources.digest(name) for name in cli.PROBES}
+    assert {name for name in before if before[name] != after[name]} == {"l1"}
 
 
-def test_digest_of_files(tmp_path: Path) -> None:
-    (tmp_path / "l1.cu").write_text(CXX)
-    (tmp_path / "l1.py").write_text(PY)
-    paths = [tmp_path / "l1.cu", tmp_path / "l1.py"]
-    base = kernels_digest(paths, {"std": "c++17", "arch": ["sm_90"]}, [LaunchConfig(1, 256)])
-    assert len(base) == 64
-    assert base == kernels_digest(paths[::-1], {"arch": ["sm_90"], "std": "c++17"}, [LaunchConfig(1, 256)])
-    assert base != kernels_digest(paths, {"std": "c++20", "arch": ["sm_90"]}, [LaunchConfig(1, 256)])
-    assert base != kernels_digest(paths, {"std": "c++17", "arch": ["sm_90"]}, [LaunchConfig(2, 256)])
-    (tmp_path / "l1.cu").write_text(CXX.replace("// adds", "") + "\r\n")
-    assert base == kernels_digest(paths, {"std": "c++17", "arch": ["sm_90"]}, [LaunchConfig(1, 256)])
-    (tmp_path / "l1.py").write_text(PY.replace("+ 1", "+ 2"))
-    assert base != kernels_digest(paths, {"std": "c++17", "arch": ["sm_90"]}, [LaunchConfig(1, 256)])
+def test_flags_are_of_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sources.digest("l1", [LaunchConfig(1, 256)])
+    assert before == sources.digest("l1", [LaunchConfig(1, 256)]) and len(before) == 64
+    assert before != sources.digest("l1", [LaunchConfig(2, 256)])
+    monkeypatch.setattr(build, "NVCC_FLAGS", (*build.NVCC_FLAGS, "-G"))
+    assert before != sources.digest("l1", [LaunchConfig(1, 256)])
+    cu = sources.digest("l1", backend="numba")
+    monkeypatch.setattr(numba_compile, "ABI", {**numba_compile.ABI, "abi": "c"})
+    numba_compile.inputs.cache_clear()
+    assert cu != sources.digest("l1", backend="numba")
+    monkeypatch.undo()
+    numba_compile.inputs.cache_clear()
 
 
-def test_other_files_count_as_bytes(tmp_path: Path) -> None:
-    file = tmp_path / "a.toml"
-    file.write_bytes(b"x = 1\n")
-    before = source_digest(file)
-    file.write_bytes(b"x = 1\r\n")
-    assert source_digest(file) == before
-    file.write_bytes(b"x = 2\n")
-    assert source_digest(file) != before
+def test_bars_of_another_probe_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {name: verdict.bars_sha256(name) for name in cli.PROBES}
+    whole = verdict._file()
+    monkeypatch.setattr(verdict, "_file", lambda: whole.replace(b"bar = 0.0165", b"bar = 0.0166"))
+    after = {name: verdict.bars_sha256(name) for name in cli.PROBES}
+    assert {name for name in before if before[name] != after[name]} == {"l1"}
 
 
 @dataclass
@@ -147,9 +281,13 @@ class Odd:
 
 def test_what_cannot_be_digested(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"gone\.cu"):
-        kernels_digest([tmp_path / "gone.cu"])
-    (tmp_path / "bad.py").write_text("def")
-    with pytest.raises(BadInput, match=r"bad\.py"):
-        kernels_digest([tmp_path / "bad.py"])
+        cxx_closure(tmp_path / "gone.cu")
+    (tmp_path / "bad.cu").write_text("/* never")
+    with pytest.raises(BadInput, match=r"bad\.cu"):
+        cxx_closure(tmp_path / "bad.cu")
+    with pytest.raises(BadInput, match=r"l1\.py"):
+        closure(tmp_path, ("kernels/l1", "def other", "def"))
+    with pytest.raises(BadInput, match="nothing to follow"):
+        python_closure("kernels_numba.l1", "nothing", [Path(build.__file__).parents[1]])
     with pytest.raises(BadInput, match="object"):
-        kernels_digest([], {}, [Odd(object())])
+        digest([Odd(object())])

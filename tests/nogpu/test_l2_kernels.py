@@ -49,9 +49,9 @@ def tiny_buffers(kv: int) -> tuple[decode_layer.Data, dict[str, NDArray[Any]]]:
     }
     buffers |= {
         "in": data.hidden, "out": np.full(TINY.hidden, np.nan, np.float32), "gamma0": data.gamma[0].copy(),
-        "gamma1": data.gamma[1].copy(), "table": decode_layer.rope_table(kv - 1), "w.qkv": data.qkv, "w.o": data.o,
-        "w.gate_up": data.gate_up, "w.down": pack(data.down, layout("dpl")),
-        "w.cache": decode_layer.cache(TINY, kv, 4),
+        "gamma1": data.gamma[1].copy(), "table": decode_layer.rope_table(kv - 1), "w.qkv": data.qkv, "w.o":
+        data.o, "w.gate_up": data.gate_up, "w.down": pack(data.down, layout("dpl")), "w.cache":
+        decode_layer.cache(TINY, kv, 4),
     }  # fmt: skip
     return data, buffers
 
