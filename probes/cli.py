@@ -12,11 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probes.core.types import BadInput, ProbeError, WrongResult
+from probes.core.types import BadInput, Fault, ProbeError, WrongResult
 from probes.flags import COMMANDS, QUICK_WINDOWS, WINDOWS, check, folder, parser
 from probes.registry import PROBES, digest, part, probe, stems
 
@@ -72,12 +73,21 @@ def teller(quiet: bool) -> Callable[[str], None]:
 
 
 def decide_mode(args: argparse.Namespace) -> str:
-    """measure or predict; the flag, or whether a GPU answers."""
+    """measure or predict; the flag, or whether a GPU answers. Warns of a driver that is there and fails."""
     if args.mode:
         return str(args.mode)
     from probes.gpu import facts
 
-    return "measure" if facts.present() else "predict"
+    found = facts.look()
+    if found.broken:
+        warn(f"{found.why}; nothing is measured, and what follows is predicted")
+    return "measure" if found.count else "predict"
+
+
+@cache
+def warn(line: str) -> None:
+    """One line on standard error, once a process: every probe of a run would say the same."""
+    print(f"warning: {line}", file=sys.stderr)
 
 
 def run(name: str, args: argparse.Namespace) -> Run:
@@ -109,18 +119,21 @@ def run(name: str, args: argparse.Namespace) -> Run:
         if args.processes == 1:
             bench.reserve()
         facts, neighbours = gpu.facts, live.neighbours(args.device, own_context=True)
+        environment = gpu.environment
         driver: str | None = f"{live.driver_version()} ({gpu.driver})"
         steps = pooled(name, args, tell) if args.processes > 1 else part(name, "measure").measure(bench, args)
     else:
         from probes.core import device
 
         facts, neighbours, driver = device.load(args.device_profile), [], None
+        environment = []
         steps = part(name, "report").predict(facts, args)
         steps = chain(list(islice(steps, 1)), steps)  # a mistake is told before anything is said
     head = provenance.collect(
         mode=mode, device=facts.slug, seed=args.seed,
         kernels_sha256=digest(file_of(name, args), facts.slug), driver=driver, neighbours=neighbours,
         device_facts=described(facts), extra_versions=toolchain() if mode == "measure" else {},
+        environment=environment,
     )  # fmt: skip
     check_places(name, args, facts.slug)
     done = Run(name, head)
@@ -217,6 +230,9 @@ def guarded(work: Callable[[], int]) -> int:
     except WrongResult as error:
         print(f"WRONG RESULT: {error}", file=sys.stderr)
         return error.exit_code
+    except Fault as error:
+        print(f"FAULT: {error}", file=sys.stderr)
+        return error.exit_code
     except KeyboardInterrupt:
         print("stopped; whatever rows were finished are kept", file=sys.stderr)
         return 130
@@ -251,11 +267,13 @@ def show(done: Run) -> int:
     """Print verdicts and sections; returns the exit code."""
     from probes.core import report
 
-    for line in (*done.head.neighbours, *done.head.notes):
-        print(f"NOTE: {line}")
+    for line in report.remarks(done.head):
+        print(line)
     for section in part(done.name, "report").sections(done.rows, False):
         print(f"\n{section}")
     if done.head.mode == "measure":
+        if under := report.verdicts_under(done.head):
+            print(f"\n{under}")
         print(f"\n{report.verdict_table(done.rows)}")
     return code_of(done)
 

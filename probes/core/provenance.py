@@ -47,10 +47,14 @@ class Head:
     neighbours: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     complete: bool = False
+    environment: list[str] = field(default_factory=list)
+    """Variables, tools and limits that change what is measured (`core.environment`)."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, `schema` first."""
+        """Plain JSON values, `schema` first; `environment` where there is something to tell."""
         d = asdict(self)
+        if not d["environment"]:
+            del d["environment"]
         return {"schema": d.pop("schema"), **d}
 
     @classmethod
@@ -78,7 +82,7 @@ HEAD_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Head))
 _KINDS: dict[str, type] = {
     "mode": str, "device": str, "seed": int, "kernels_sha256": str, "argv": list, "versions": dict,
     "bars_sha256": str, "time_utc": str, "device_facts": dict, "neighbours": list, "notes": list,
-    "complete": bool,
+    "complete": bool, "environment": list,
 }  # fmt: skip
 
 
@@ -92,6 +96,7 @@ def collect(
     device_facts: Mapping[str, Any] | None = None,
     neighbours: Sequence[str] = (),
     notes: Sequence[str] = (),
+    environment: Sequence[str] = (),
     argv: Sequence[str] | None = None,
     extra_versions: Mapping[str, str] | None = None,
 ) -> Head:
@@ -110,6 +115,7 @@ def collect(
         device_facts=dict(device_facts or {}),
         neighbours=list(neighbours),
         notes=list(notes),
+        environment=list(environment),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from probes.gpu.driver import call
+from probes.gpu.driver import call, released
 from probes.gpu.kernels import Launch, Step
 
 
@@ -32,7 +32,7 @@ class Graph:
         from cuda.bindings import driver
 
         if self._exec is not None:
-            call(driver.cuGraphExecDestroy, self._exec)
+            released(driver.cuGraphExecDestroy, self._exec)
             self._exec = None
 
 
@@ -46,14 +46,22 @@ def capture(stream: Any, launches: Iterable[Launch | Step]) -> Graph:
     try:
         for launch in launches:
             launch.enqueue(stream)
+    except BaseException:
+        released(driver.cuStreamEndCapture, raw)
+        raise
+    graph = call(driver.cuStreamEndCapture, raw)
+    try:
+        _, nodes = call(driver.cuGraphGetNodes, graph)
+        edges, programmatic = _edges(graph)
+        made = Graph(int(nodes), call(driver.cuGraphInstantiate, graph, 0), raw, edges, programmatic)
     finally:
-        graph = call(driver.cuStreamEndCapture, raw)
-    _, nodes = call(driver.cuGraphGetNodes, graph)
-    edges, programmatic = _edges(graph)
-    executable = call(driver.cuGraphInstantiate, graph, 0)
-    call(driver.cuGraphUpload, executable, raw)
-    call(driver.cuGraphDestroy, graph)
-    return Graph(int(nodes), executable, raw, edges, programmatic)
+        released(driver.cuGraphDestroy, graph)
+    try:
+        call(driver.cuGraphUpload, made._exec, raw)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def _edges(graph: Any) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from probes.core import store
 from probes.core.provenance import Head
 from probes.core.rows import Row
 from probes.core.types import Unavailable
-from probes.gpu import counters, facts
+from probes.gpu import counters, facts, sms
 
 HEAD = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size",'
@@ -219,8 +219,8 @@ def test_our_own_work_is_given_time_to_leave_the_window() -> None:
 
 
 def test_a_devices_folder_is_named_after_it() -> None:
-    assert facts.slug_of("NVIDIA H200") == "nvidia-h200"
-    assert facts.slug_of("NVIDIA GeForce RTX 4090 / D") == "nvidia-geforce-rtx-4090-d"
+    assert sms.slug_of("NVIDIA H200") == "nvidia-h200"
+    assert sms.slug_of("NVIDIA GeForce RTX 4090 / D") == "nvidia-geforce-rtx-4090-d"
 
 
 def test_our_own_process_is_no_neighbour() -> None:
