@@ -90,7 +90,7 @@ ADVICE: dict[str, tuple[str, str]] = {
 """What a CUresult says of the user's machine, and what to do about it."""
 
 _NAME = re.compile(r"CUDA_ERROR_[A-Z_]*[A-Z]")
-_LACKING = re.compile(r"function .* not found|not supported|requires? .*(cuda|driver)", re.IGNORECASE)
+_LACKING = re.compile(r"function .* not found|requires? .*(cuda|driver)", re.IGNORECASE)
 _COMPILERS = ("NVRTCError", "nvJitLinkError", "nvvmError")
 
 
@@ -119,6 +119,10 @@ def call(function: Any, *args: Any) -> Any:
         result, *values = function(*args)
     except RuntimeError as error:  # the driver is older than the bindings, and has no such function
         raise Unavailable(f"{function.__name__}: {_line(error)}; {_UPDATE}") from error
+    except ValueError as error:  # it is newer, and answers with a result that they do not know
+        if "CUresult" not in str(error):
+            raise
+        raise Fault(f"{function.__name__}: {_line(error)}") from error
     if result != driver.CUresult.CUDA_SUCCESS:
         text = driver.cuGetErrorString(result)[1]
         raise failure(function.__name__, result.name, text.decode() if text else "")

@@ -168,7 +168,7 @@ def test_what_goes_wrong_under_the_profiler_is_a_note(ncu: Path, monkeypatch: py
     assert told(fails="error: the GPU is gone") == "the profiled run failed: error: the GPU is gone"
     denied = "==ERROR== ERR_NVGPUCTRPERM: no permission\n==ERROR== The application returned an error"
     (ncu / "log.csv").write_text(denied)
-    assert "ERR_NVGPUCTRPERM" in told()
+    assert told().endswith(f"ERR_NVGPUCTRPERM: no permission; {counters.PERMIT}")
     (ncu / "ncu").write_text("#!/nowhere/at/all\n")
     assert "cannot be started" in told()
     monkeypatch.setenv("PATH", str(ncu / "empty"))
