@@ -26,9 +26,9 @@ def is_mig(name: str) -> bool:
 def of_chip(name: str, told: int) -> int:
     """SMs of the whole GPU: the profile's for its very name, else the `told` ones of the driver.
 
-    A slice is a GPU of its own; a name that a profile only resembles (RTX 4090 D) may have fewer for good.
+    A MIG slice is a GPU of its own; one that a profile only resembles (RTX 4090 D) may have fewer for good.
     """
-    profile = None if is_mig(name) else device.find(name)
+    profile = device.find(name)
     return max(told, profile.sms) if profile and profile.name == name else told
 
 

@@ -160,7 +160,7 @@ def loaded(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Kernel:
 def arm(gpu: FakeDriver) -> Arm:
     buffer = Buffer(64)
     monkey = SimpleNamespace(download=lambda dtype, count: np.zeros(count, dtype), poison=buffer.poison)
-    return Arm("gpl_ring/cu", [launch(gpu)], Output(monkey, 1, np.zeros(1, np.uint32)))  # type: ignore[arg-type]  # a stand-in for Buffer
+    return Arm("gpl_ring/cu", [launch(gpu)], Output(monkey, 1, np.zeros(1, np.uint32)))
 
 
 def built(gpu: FakeDriver) -> Arm:
