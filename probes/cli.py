@@ -11,10 +11,11 @@ import errno
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probes.core.types import BadInput, ProbeError, WrongResult
+from probes.core.types import BadInput, Fault, ProbeError, WrongResult
 from probes.engine import probe
 
 if TYPE_CHECKING:
@@ -121,12 +122,21 @@ def teller(quiet: bool) -> Callable[[str], None]:
 
 
 def mode_of(args: argparse.Namespace) -> str:
-    """measure or predict; the flag, or whether a GPU answers."""
+    """measure or predict; the flag, or whether a GPU answers. Warns of a driver that is there and fails."""
     if args.mode:
         return str(args.mode)
     from probes.gpu import facts
 
-    return "measure" if facts.present() else "predict"
+    found = facts.look()
+    if found.broken:
+        warn(f"{found.why}; nothing is measured, and what follows is predicted")
+    return "measure" if found.count else "predict"
+
+
+@cache
+def warn(line: str) -> None:
+    """One line on standard error, once a process: every probe of a run would say the same."""
+    print(f"warning: {line}", file=sys.stderr)
 
 
 def run(name: str, args: argparse.Namespace) -> Run:
@@ -151,6 +161,9 @@ def guarded(work: Callable[[], int]) -> int:
         return error.exit_code
     except WrongResult as error:
         print(f"WRONG RESULT: {error}", file=sys.stderr)
+        return error.exit_code
+    except Fault as error:
+        print(f"FAULT: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("stopped; whatever rows were finished are kept", file=sys.stderr)
@@ -186,11 +199,13 @@ def show(done: Run) -> int:
     """Print verdicts and sections; returns the exit code."""
     from probes.report import tables
 
-    for line in (*done.head.neighbours, *done.head.notes):
-        print(f"NOTE: {line}")
+    for line in tables.remarks(done.head):
+        print(line)
     for section in probe.report(done.name).sections(done.rows, False):
         print(f"\n{section}")
     if done.head.mode == "measure":
+        if under := tables.verdicts_under(done.head):
+            print(f"\n{under}")
         print(f"\n{tables.verdict_table(done.rows)}")
     return code_of(done)
 

@@ -36,6 +36,8 @@ def _work(file: Path) -> int:
         raise BadInput(f"{file} was predicted: it holds no samples to judge")
     again = rejudged(rows, names, head.seed, file)
     print(tables.first_line(head))
+    for line in tables.remarks(head):
+        print(line)
     if sweep.swept(rows):
         print("NOTE: a sweep over launches, which judges nothing")
         return 0
@@ -43,6 +45,8 @@ def _work(file: Path) -> int:
         print("NOTE: the run was stopped; these are its finished rows only")
     if head.bars_sha256 != bars.bars_sha256(*names):
         print("NOTE: the bars are not those of the file's run; these verdicts stand against today's")
+    if under := tables.verdicts_under(head):
+        print(under)
     print(tables.verdict_table(again, title="Verdicts, judged again"))
     said = {r.id: r.verdict for r in rows if r.verdict}
     for row in again:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from kernels_cu import build
 from kernels_numba import compile as numba_compile
 from probes import cli
+from probes.core import environment
 from probes.core.types import BadInput, Unavailable
 from probes.device import pipeline
 from probes.device import resources as recorded
@@ -43,6 +46,7 @@ def main(argv: list[str]) -> int:
         "--built", action="store_true", help="compile all, and print where each binary lies; no more"
     )
     args = p.parse_args(argv)
+    environment.settle(os.environ, read="numba" in sys.modules)  # before Numba reads it
     if args.digests or args.built:
         return cli.guarded(lambda: _tell(digests() if args.digests else built()))
     return cli.guarded(lambda: _work(args.check))

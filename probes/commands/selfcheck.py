@@ -143,6 +143,7 @@ def _work(args: argparse.Namespace) -> int:
     head = provenance.collect(
         mode="measure", device=gpu.facts.slug, seed=args.seed, kernels_sha256=digests.sources("l1"),
         driver=facts.driver_version(), neighbours=facts.neighbours(args.device),
+        environment=gpu.environment,
     )  # fmt: skip
     folder = Path("out") / gpu.facts.slug if args.record else args.out
     with store.ReportFile(folder / "selfcheck.json", head) as file:

@@ -55,6 +55,12 @@ class WrongResult(Exception):
         self.what, self.index, self.got, self.want = what, index, got, want
 
 
+class Fault(RuntimeError):
+    """A kernel or the harness failed on the GPU: exit code 1, one line that names kernel and case."""
+
+    exit_code = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """A weight matrix of `od` output rows by `id` input values (id % 256 == 0).

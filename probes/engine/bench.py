@@ -21,6 +21,7 @@ from probes.engine.plan import Planned, described, occupy
 from probes.engine.probe import Case, Variant
 from probes.formats import checksum
 from probes.gpu import timing
+from probes.gpu.driver import tried
 from probes.gpu.facts import Gpu
 from probes.gpu.kernels import Kernel, Launch, absent, bind, int64
 from probes.gpu.memory import Buffer
@@ -185,6 +186,10 @@ class Bench:
 
     def measure(self, probe: str, arms: Sequence[tuple[Spec, Arm]], what: str) -> list[Row]:
         """Check, time and check again; one Row per arm, in order. Raises WrongResult."""
+        with tried(f"{probe} {what}"):
+            return self._measured(probe, arms, what)
+
+    def _measured(self, probe: str, arms: Sequence[tuple[Spec, Arm]], what: str) -> list[Row]:
         stream = self.gpu.stream
         try:
             for _, arm in arms:

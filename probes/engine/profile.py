@@ -15,7 +15,7 @@ from probes.core.types import BadInput, Unavailable
 from probes.engine.bench import Bench, Spec
 from probes.engine.processes import child_argv
 from probes.gpu import counters
-from probes.gpu.timing import Arm
+from probes.gpu.timing import Arm, synchronize
 from probes.report import store
 from probes.report.rows import Row
 
@@ -30,7 +30,7 @@ def once(probe: str, bench: Bench, arms: Sequence[tuple[Spec, Arm]]) -> list[Row
         for spec, arm in arms:
             arm.poison()
             arm.launches[0].enqueue(bench.gpu.stream)
-            bench.gpu.stream.sync()
+            synchronize()
             arm.check(spec.name)
             rows += [bench.row(probe, spec)] * arm.launches[0].nodes
     return rows

@@ -91,6 +91,7 @@ def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], No
         gpu = live.open_gpu(args.device)
         bench = Bench(gpu, args.seed, args.windows, tell, tuple(args.backend or BACKENDS))
         facts, neighbours = gpu.facts, live.neighbours(args.device, own_context=True)
+        environment = gpu.environment
         driver: str | None = f"{live.driver_version()} ({gpu.driver})"
         if args.processes > 1:
             steps = processes.pooled(name, args, tell)
@@ -99,12 +100,13 @@ def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], No
             steps = measured(name, bench, args)
     else:
         facts, neighbours, driver = profiles.load(args.device_profile), [], None
+        environment = []
         steps = predict.predicted(name, facts, args)
         steps = chain(list(islice(steps, 1)), steps)  # a mistake is told before anything is said
     head = provenance.collect(
         mode=mode, device=facts.slug, seed=args.seed, probes=(name,),
         kernels_sha256=digests.report(probe.table(name).stem(args), facts.slug), driver=driver,
-        neighbours=neighbours, device_facts=described(facts),
+        neighbours=neighbours, device_facts=described(facts), environment=environment,
         extra_versions=digests.toolchain() if mode == "measure" else {},
     )  # fmt: skip
     path, text = places(name, args, facts.slug)

@@ -1,7 +1,9 @@
 """The live device: facts, memory, launches, graphs, clocks, samples and counters.
 
-driver.py    one checker for every driver call
+driver.py    one checker for every driver call, and what each failure means to a user
 facts.py     open a GPU: what it is, who else is on it
+sms.py       the SMs that this process has of it, and the slug that says so
+carveout.py  L2 set aside for persisting accesses: given back
 memory.py    device buffers: allocate, copy, poison
 kernels.py   a Binary of either backend -> a launchable kernel and its resources
 graph.py     launches captured into a graph that can be replayed

@@ -27,6 +27,7 @@ ISSUE = "smsp__issue_active.avg.pct_of_peak_sustained_active"
 NEEDED = (BYTES, DURATION)
 METRICS = (*NEEDED, DRAM, ISSUE)
 """What is asked for; a launch without the needed ones counts as not seen."""
+PERMIT = "run as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def _number(text: str | None) -> float | None:
 def _fault(text: str) -> str:
     """The line of the profiler's output that says what went wrong, the missing permission before all."""
     lines = text.splitlines()
-    told = [line for line in lines if "ERR_NVGPUCTRPERM" in line]
+    told = [f"{line.strip()}; {PERMIT}" for line in lines if "ERR_NVGPUCTRPERM" in line]
     told += [line for line in lines if "ERR" in line or "error" in line.lower()]
     return told[0].strip() if told else ""
 

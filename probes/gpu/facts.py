@@ -7,15 +7,19 @@ unified-memory GPU, say) is taken from the device's profile where one matches, e
 from __future__ import annotations
 
 import os
-import re
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from probes.core.types import BadInput, Unavailable
+from probes.core import environment
+from probes.core.types import BadInput, Fault, Unavailable
 from probes.device import facts as profiles
 from probes.device.facts import DeviceFacts
+from probes.gpu import carveout, sms
+from probes.gpu.driver import advised, call, tried
 
 
 @dataclass(frozen=True)
@@ -28,46 +32,62 @@ class Gpu:
     dev: Any
     stream: Any
 
+    environment: list[str] = field(default_factory=list)
+    """What of variables, tools and limits changes what is measured: for a report's head."""
+    host_memory: bool = False
+    """Whether the GPU's memory is the host's (GB10, Jetson)."""
+
     def free_bytes(self) -> tuple[int, int]:
-        """(free, total) device memory in bytes, from the driver: it knows unified memory too."""
+        """(free, total) device memory in bytes.
+
+        Where the memory is the host's, free is what the host can give (MemAvailable): the driver's own figure
+        leaves out the page cache, and said 5 GiB where 115 could be had.
+        """
         from cuda.bindings import driver as cuda_driver
 
-        from probes.gpu.driver import call
-
         free, total = call(cuda_driver.cuMemGetInfo)
+        if self.host_memory:
+            import psutil
+
+            free = min(psutil.virtual_memory().available, total)
         return int(free), int(total)
+
+
+@dataclass(frozen=True)
+class Presence:
+    """How many GPUs answer and, for 0, why; `broken`: there is a driver, and it does not work."""
+
+    count: int
+    why: str = ""
+    broken: bool = False
+
+
+def look() -> Presence:
+    """Whether there is a driver that works, and a GPU. Makes no context."""
+    try:
+        from cuda.bindings import driver
+    except ImportError:
+        return Presence(0, "package cuda-bindings is not installed")
+    try:
+        (result,) = driver.cuInit(0)
+    except RuntimeError as error:
+        return Presence(0, f"no NVIDIA driver ({error})")
+    count = 0
+    if result == driver.CUresult.CUDA_SUCCESS:
+        result, count = driver.cuDeviceGetCount()
+    if result != driver.CUresult.CUDA_SUCCESS:
+        return Presence(0, advised(result.name, f"the NVIDIA driver answered {result.name}"), True)
+    return Presence(int(count)) if count else Presence(0, "the driver sees no GPU", True)
 
 
 def present() -> bool:
     """True where a driver and at least one GPU answer."""
-    return _count()[0] > 0
-
-
-def _count() -> tuple[int, str]:
-    """Number of GPUs, and why it is 0."""
-    try:
-        from cuda.bindings import driver
-    except ImportError:
-        return 0, "package cuda-bindings is not installed"
-    try:
-        (result,) = driver.cuInit(0)
-        if result != driver.CUresult.CUDA_SUCCESS:
-            return 0, f"the NVIDIA driver answered {result.name}"
-        _, count = driver.cuDeviceGetCount()
-    except RuntimeError as error:
-        return 0, f"no NVIDIA driver ({error})"
-    return int(count), "the driver sees no GPU"
+    return look().count > 0
 
 
 def why_absent() -> str:
     """One phrase on why no GPU can be used, '' where one can."""
-    count, why = _count()
-    return "" if count else why
-
-
-def slug_of(name: str) -> str:
-    """'NVIDIA H200' -> 'nvidia-h200': the folder of a device's reports."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return look().why
 
 
 def open_gpu(index: int = 0) -> Gpu:
@@ -75,32 +95,69 @@ def open_gpu(index: int = 0) -> Gpu:
 
     Raises Unavailable without a driver or GPU, BadInput for an index that is not there.
     """
-    count, why = _count()
-    if not count:
+    found = look()
+    if not found.count:
         raise Unavailable(
-            f"cannot measure: {why}; this needs an NVIDIA GPU (the probes predict without: --mode predict)"
+            f"cannot measure: {found.why}; this needs an NVIDIA GPU "
+            "(the probes predict without: --mode predict)"
         )
-    if not 0 <= index < count:
-        raise BadInput(f"there is no device {index}; this machine has {count} (0 to {count - 1})")
+    if not 0 <= index < found.count:
+        last = found.count - 1
+        raise BadInput(f"there is no device {index}; this machine has {found.count} (0 to {last})")
     from cuda.bindings import driver
-    from cuda.core import Device
 
-    from probes.gpu.driver import call
+    told = environment.settle(os.environ, read="numba" in sys.modules)
+    with tried(f"opening GPU {index}"):
+        from cuda.core import Device
 
-    dev = Device(index)
-    dev.set_current()
-    p = dev.properties
-    cc = dev.compute_capability
+        dev = Device(index)
+        dev.set_current()
+        p, facts = dev.properties, _facts(dev)
+        stream = dev.create_stream()
+    told += _attached() + carveout.reset()
+    version = call(driver.cuDriverGetVersion)
+    _, total = call(driver.cuMemGetInfo)
+    return Gpu(
+        facts, index, f"CUDA {version // 1000}.{version % 1000 // 10}", dev, stream, told,
+        host_memory=in_host_memory(
+            bool(p.integrated), bool(p.pageable_memory_access_uses_host_page_tables), int(total)
+        ),
+    )  # fmt: skip
+
+
+def in_host_memory(integrated: bool, host_tables: bool, total: int) -> bool:
+    """Whether a GPU's `total` bytes are the host's own: an integrated GPU, or one that says so by its size.
+
+    A GH200 uses the host's page tables, too, and has HBM of its own, less than the host's memory.
+    """
+    import psutil
+
+    return integrated or (host_tables and abs(total - psutil.virtual_memory().total) < total // 20)
+
+
+def _attached() -> list[str]:
+    """Tools that follow this process; empty where /proc is absent."""
+    try:
+        maps, status = (Path(f"/proc/self/{name}").read_text(errors="replace") for name in ("maps", "status"))
+    except OSError:
+        return []
+    return environment.tools(maps) + environment.tracer(status)
+
+
+def _facts(dev: Any) -> DeviceFacts:
+    """The facts of a cuda.core device whose context is current."""
+    p, cc = dev.properties, dev.compute_capability
     profile = profiles.find(dev.name)
+    count = sms.here(p.multiprocessor_count)
     warps = p.max_threads_per_multiprocessor // p.warp_size
     nominal = (
         2.0 * p.memory_clock_rate * 1e3 * p.global_memory_bus_width / 8 if p.memory_clock_rate > 0 else 0.0
     )
     facts = DeviceFacts(
         name=dev.name,
-        slug=slug_of(dev.name),
+        slug=sms.place(dev.name, count, sms.of_chip(dev.name, p.multiprocessor_count)),
         arch=f"sm_{cc[0]}{cc[1]}",
-        sms=p.multiprocessor_count,
+        sms=count,
         regs_per_sm=p.max_registers_per_multiprocessor,
         smem_per_sm_bytes=p.max_shared_memory_per_multiprocessor,
         smem_per_block_max_bytes=p.max_shared_memory_per_block_optin,
@@ -113,16 +170,18 @@ def open_gpu(index: int = 0) -> Gpu:
         sm_clock_hz=p.clock_rate * 1e3 or None,
         sources={"*": "the driver's device properties"},
     )
-    if profile:
-        facts = replace(
-            facts,
-            dram_fetch_bytes=profile.dram_fetch_bytes,
-            dram_latency_s=profile.dram_latency_s,
-            launch_s=profile.launch_s,
-            sources={"*": "the driver's device properties", "dram": f"profile {profile.slug}"},
-        )
-    version = call(driver.cuDriverGetVersion)
-    return Gpu(facts, index, f"CUDA {version // 1000}.{version % 1000 // 10}", dev, dev.create_stream())
+    if not profile:
+        return facts
+    # a MIG slice has its part of the L2 and, behind it, the same part of the DRAM
+    part = min(1.0, facts.l2_bytes / profile.l2_bytes) if sms.is_mig(dev.name) else 1.0
+    return replace(
+        facts,
+        dram_bps=profile.dram_bps * part,
+        dram_fetch_bytes=profile.dram_fetch_bytes,
+        dram_latency_s=profile.dram_latency_s,
+        launch_s=profile.launch_s,
+        sources={"*": "the driver's device properties", "dram": f"profile {profile.slug}"},
+    )
 
 
 def driver_version() -> str:
@@ -154,8 +213,6 @@ def _busy_percent(read: Callable[[], int], patience_s: float = 1.5) -> int:
 def _bus_id(index: int) -> str:
     """PCI bus id of CUDA device `index`: NVML counts GPUs in another order, CUDA_VISIBLE_DEVICES aside."""
     from cuda.bindings import driver
-
-    from probes.gpu.driver import call
 
     device = call(driver.cuDeviceGet, index)
     text: bytes = call(driver.cuDeviceGetPCIBusId, 32, device)
@@ -191,9 +248,9 @@ def neighbours(index: int = 0, own_context: bool = False) -> list[str]:
         use = _busy_percent(lambda: int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
         if use > BUSY_PERCENT:
             notes.append(f"the GPU was {use} % busy beside the run")
-    except ImportError:
-        notes.append("NVML not installed: other GPU processes cannot be seen")
-    except pynvml.NVMLError as error:
+    except (ImportError, OSError) as error:
+        notes.append(f"no NVML: other GPU processes cannot be seen ({type(error).__name__})")
+    except (pynvml.NVMLError, Unavailable, Fault) as error:
         notes.append(f"NVML: {error}")
     import psutil
 

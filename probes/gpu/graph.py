@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from probes.gpu.driver import call
+from probes.gpu.driver import call, fail, released
 from probes.gpu.kernels import Launch, Step
 
 
@@ -32,8 +32,32 @@ class Graph:
         from cuda.bindings import driver
 
         if self._exec is not None:
-            call(driver.cuGraphExecDestroy, self._exec)
+            released(driver.cuGraphExecDestroy, self._exec)
             self._exec = None
+
+
+class Eager(Graph):
+    """Launches one after another, with a graph's face: nothing is captured, every replay launches anew."""
+
+    _ready: list[tuple[Any, Any, tuple[Any, ...]]]
+
+    @classmethod
+    def of(cls, stream: Any, launches: Iterable[Launch | Step]) -> Eager:
+        """The launches made ready, so that a replay costs no more than the launches themselves."""
+        flat = [x for s in launches for x in (s.launches if isinstance(s, Step) else (s,))]
+        made = cls(len(flat), None, stream)
+        made._ready = [(x.kernel, x.core_config(), x.args) for x in flat]
+        return made
+
+    def replay(self) -> None:
+        """Enqueue every launch."""
+        from cuda.core import launch
+
+        for kernel, config, args in self._ready:
+            try:
+                launch(self._stream, config, kernel.handle, *args)
+            except Exception as error:
+                fail(f"launching {kernel.name}", error)
 
 
 def capture(stream: Any, launches: Iterable[Launch | Step]) -> Graph:
@@ -46,14 +70,22 @@ def capture(stream: Any, launches: Iterable[Launch | Step]) -> Graph:
     try:
         for launch in launches:
             launch.enqueue(stream)
+    except BaseException:
+        released(driver.cuStreamEndCapture, raw)
+        raise
+    graph = call(driver.cuStreamEndCapture, raw)
+    try:
+        _, nodes = call(driver.cuGraphGetNodes, graph)
+        edges, programmatic = _edges(graph)
+        made = Graph(int(nodes), call(driver.cuGraphInstantiate, graph, 0), raw, edges, programmatic)
     finally:
-        graph = call(driver.cuStreamEndCapture, raw)
-    _, nodes = call(driver.cuGraphGetNodes, graph)
-    edges, programmatic = _edges(graph)
-    executable = call(driver.cuGraphInstantiate, graph, 0)
-    call(driver.cuGraphUpload, executable, raw)
-    call(driver.cuGraphDestroy, graph)
-    return Graph(int(nodes), executable, raw, edges, programmatic)
+        released(driver.cuGraphDestroy, graph)
+    try:
+        call(driver.cuGraphUpload, made._exec, raw)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def _edges(graph: Any) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probes.core.types import Backend, Binary, LaunchConfig, Resources
-from probes.gpu.driver import call
+from probes.gpu.driver import call, fail, tried
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Kernel:
 
     def blocks_per_sm(self, block: int, smem_bytes: int = 0) -> int:
         """Blocks of `block` threads that one SM holds at a time, by the driver's own account."""
-        return int(self.handle.occupancy.max_active_blocks_per_multiprocessor(block, smem_bytes))
+        with tried(f"occupancy of {self.name}"):
+            return int(self.handle.occupancy.max_active_blocks_per_multiprocessor(block, smem_bytes))
 
     def allow_smem(self, smem_bytes: int) -> None:
         """Let launches ask for `smem_bytes` of dynamic shared memory (needed above 48 KiB)."""
@@ -57,19 +58,20 @@ class Kernel:
 
 
 def bind(binary: Binary) -> Kernel:
-    """Load a binary into the current context."""
+    """Load a binary into the current context. Raises Unavailable: no room, not for this GPU, damaged."""
     from cuda.core import Kernel as CoreKernel
     from cuda.core import ObjectCode
 
-    if binary.cubin:
-        code = ObjectCode.from_cubin(binary.cubin)
-        handle = code.get_kernel(binary.entry)
-        keep: object = code
-    else:
-        handle = CoreKernel.from_handle(binary.handle)
-        keep = binary.keepalive
-    a = handle.attributes
-    resources = Resources(int(a.num_regs), int(a.shared_size_bytes), int(a.local_size_bytes))
+    with tried(f"loading {binary.name}"):
+        if binary.cubin:
+            code = ObjectCode.from_cubin(binary.cubin)
+            handle = code.get_kernel(binary.entry)
+            keep: object = code
+        else:
+            handle = CoreKernel.from_handle(binary.handle)
+            keep = binary.keepalive
+        a = handle.attributes
+        resources = Resources(int(a.num_regs), int(a.shared_size_bytes), int(a.local_size_bytes))
     return Kernel(binary.name, binary.backend, resources, handle, keep)
 
 
@@ -88,14 +90,21 @@ class Launch:
 
     def enqueue(self, stream: Any) -> None:
         """Put the launch into a stream (or into the graph that the stream is capturing)."""
-        from cuda.core import LaunchConfig as CoreConfig
         from cuda.core import launch
 
+        try:
+            launch(stream, self.core_config(), self.kernel.handle, *self.args)
+        except Exception as error:  # no `tried` here: a launch is timed, and takes a few microseconds
+            fail(f"launching {self.kernel.name}", error)
+
+    def core_config(self) -> Any:
+        """The launch configuration as cuda.core wants it."""
+        from cuda.core import LaunchConfig as CoreConfig
+
         c = self.config
-        config = CoreConfig(
+        return CoreConfig(
             grid=c.grid, block=c.block, shmem_size=c.smem_bytes, programmatic_stream_serialization=c.pdl
         )
-        launch(stream, config, self.kernel.handle, *self.args)
 
     @property
     def nodes(self) -> int:

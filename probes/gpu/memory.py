@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.gpu.driver import call
+from probes.gpu.driver import call, released
 
 POISON = 0xFF
 """Every byte of an output before a run: as float32 a NaN, as uint32 no likely checksum."""
@@ -30,12 +30,16 @@ class Buffer:
         pitch = -(-array.nbytes // align) * align
         buffer = cls(pitch * copies)
         buffer.pitch = pitch
-        buffer.upload(array)
-        done = 1
-        while done < copies:
-            step = min(done, copies - done)
-            buffer._copy_within(done * pitch, 0, step * pitch)
-            done += step
+        try:
+            buffer.upload(array)
+            done = 1
+            while done < copies:
+                step = min(done, copies - done)
+                buffer._copy_within(done * pitch, 0, step * pitch)
+                done += step
+        except BaseException:
+            buffer.free()
+            raise
         return buffer
 
     def upload(self, array: NDArray[Any], offset: int = 0) -> None:
@@ -71,7 +75,7 @@ class Buffer:
         from cuda.bindings import driver
 
         if self._handle is not None:
-            call(driver.cuMemFree, self._handle)
+            released(driver.cuMemFree, self._handle)
             self._handle = None
 
     def __enter__(self) -> Buffer:

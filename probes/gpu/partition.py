@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from probes.core.types import BadInput, Unavailable
+from probes.core.types import BadInput, Fault, Unavailable
+from probes.device import tuning
 from probes.device.facts import DeviceFacts
-from probes.gpu.driver import call
+from probes.gpu import carveout
+from probes.gpu.driver import call, released, tried
 from probes.gpu.facts import Gpu
 
 
@@ -41,7 +43,8 @@ def check(count: int, total: int, unit: int, least: int = 1) -> None:
 
 def name_of(facts: DeviceFacts, count: int) -> DeviceFacts:
     """The facts of a partition: `count` SMs, and a slug that says so (nvidia-h200-48sm)."""
-    return replace(facts, sms=count, slug=f"{facts.slug}-{count}sm")
+    whole, _ = tuning.device_and_part(facts.slug)
+    return replace(facts, sms=count, slug=f"{whole}-{count}sm")
 
 
 @contextmanager
@@ -54,32 +57,33 @@ def partition(gpu: Gpu, count: int) -> Iterator[Gpu]:
     from cuda.bindings import driver
     from cuda.core import ContextOptions, SMResourceOptions
 
-    whole = _tried("SM partitions", lambda: gpu.dev.resources.sm)
+    whole = _made("SM partitions", lambda: gpu.dev.resources.sm)
     total, unit = int(whole.sm_count), int(whole.coscheduled_alignment) or granularity(gpu.facts)
     check(count, total, unit, int(whole.min_partition_size) or unit)
     if count == total:
         yield gpu
         return
-    groups, _ = _tried(f"a partition of {count} SMs", lambda: whole.split(SMResourceOptions(count=count)))
+    groups, _ = _made(f"a partition of {count} SMs", lambda: whole.split(SMResourceOptions(count=count)))
     got = int(groups[0].sm_count)
     if got != count:
         raise BadInput(f"--sms {count}: the driver makes a partition of {got} SMs instead; ask for that many")
-    context = _tried("a green context", lambda: gpu.dev.create_context(ContextOptions(resources=[groups[0]])))
+    context = _made("a green context", lambda: gpu.dev.create_context(ContextOptions(resources=[groups[0]])))
     call(driver.cuCtxPushCurrent, context.handle)
     try:
-        stream = context.create_stream()
-        yield replace(gpu, facts=name_of(gpu.facts, count), stream=stream)
-        stream.sync()
+        told = [*gpu.environment, *carveout.reset()]
+        with tried(f"a partition of {count} SMs"):
+            stream = context.create_stream()
+            yield replace(gpu, facts=name_of(gpu.facts, count), stream=stream, environment=told)
+            stream.sync()
     finally:
-        call(driver.cuCtxPopCurrent)
+        released(driver.cuCtxPopCurrent)
 
 
-def _tried(what: str, make: Any) -> Any:
+def _made(what: str, make: Any) -> Any:
     """What `make` gives; Unavailable where cuda.core, driver or GPU say that they cannot."""
-    from cuda.core._utils.cuda_utils import CUDAError  # it has no public name
-
     try:
-        return make()
-    except (CUDAError, NotImplementedError, AttributeError) as error:
+        with tried(what):
+            return make()
+    except (Fault, NotImplementedError, AttributeError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise Unavailable(f"this GPU or driver cannot make {what}: {said}") from error

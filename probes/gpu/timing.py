@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probes.core.types import LaunchConfig, Progress, WrongResult
-from probes.gpu.driver import call
-from probes.gpu.graph import Graph, capture
+from probes.gpu.driver import call, tried
+from probes.gpu.graph import Eager, Graph, capture
 from probes.gpu.kernels import Kernel, Launch, Step
 from probes.gpu.memory import Buffer
 from probes.verdict import intervals
@@ -68,29 +68,44 @@ class Arm:
     """Further outputs of a launch, checked like the first."""
     kept: tuple[Output, ...] = ()
     """What a launch leaves as it found it (counters that are 0): checked, never poisoned."""
+    whole: bool = False
+    """Whether the check runs every launch, since a result goes into the next one."""
+    graph: bool = True
+    """Whether graphs are replayed, or launches enqueued anew each time."""
+    edges: tuple[int, int] = (0, 0)
+    """(programmatic, all) edges, read back from the captured graph."""
 
     def build(self, stream: Any) -> None:
-        """Check a single launch on a poisoned output, then capture the n- and 2n-node graphs.
+        """Check launches on a poisoned output, then make the n- and 2n-node graphs.
 
         The only way to graphs leads past the check, so no time exists that no check stands behind.
         """
-        self.poison()
-        self.launches[0].enqueue(stream)
-        self.check(self.name)
-        n = sum(launch.nodes for launch in self.launches)
-        once, twice = capture(stream, self.launches), capture(stream, [*self.launches, *self.launches])
+        make = capture if self.graph else Eager.of
+        with tried(self.name):
+            self.poison()
+            for launch in self.launches if self.whole else self.launches[:1]:
+                launch.enqueue(stream)
+            self.check(f"{self.name}, before timing")
+            n = sum(launch.nodes for launch in self.launches)
+            once = make(stream, self.launches)
+            try:
+                twice = make(stream, [*self.launches, *self.launches])
+            except BaseException:
+                once.close()
+                raise
+        self.graphs, self.edges = (once, twice), (once.programmatic, once.edges)
         if (once.nodes, twice.nodes) != (n, 2 * n):
             raise RuntimeError(
                 f"{self.name}: graphs hold {once.nodes} and {twice.nodes} nodes, not {n} and {2 * n}"
             )
-        self.graphs = once, twice
 
     def recheck(self) -> None:
         """Poison, replay once, and check what the last copy gave."""
         assert self.graphs, "build() comes first"
-        self.poison()
-        self.graphs[0].replay()
-        self.check(f"{self.name}, after timing")
+        with tried(self.name):
+            self.poison()
+            self.graphs[0].replay()
+            self.check(f"{self.name}, after timing")
 
     def poison(self) -> None:
         """Fill every output with what no kernel writes."""
@@ -146,68 +161,70 @@ def sample(
 ) -> dict[str, Samples]:
     """Time all arms in `windows` interleaved windows. Every arm was built, and is checked again at the end.
 
-    Returns Samples by arm name. Raises WrongResult.
+    Returns Samples by arm name. Raises WrongResult, Unavailable where the GPU has no room, Fault.
     """
-    from cuda.core import EventOptions
-
     order = intervals.abba(len(arms), windows, seed)
     times = np.full((len(arms), windows, 2), np.nan)
     clocks = np.full((len(arms), windows, 2), np.nan)
     steps = order.shape[1]
     marks = _Clocks(clock, 2 * steps)
-    events = [
-        [stream.device.create_event(EventOptions(timing_enabled=True)) for _ in range(3)]
-        for _ in range(steps)
-    ]
-    for arm in arms:  # one untimed replay each: modules loaded, clocks up
-        assert arm.graphs, "build() comes first"
-        arm.graphs[0].replay()
-    stream.sync()
-    told = time.monotonic()
-    for w in range(windows):
-        for step, k in enumerate(order[w]):
-            graphs = arms[k].graphs
-            assert graphs, "build() comes first"
-            once, twice = graphs
-            start, middle, end = events[step]
-            marks.mark(stream, 2 * step)
-            stream.record(start)
-            once.replay()
-            stream.record(middle)
-            twice.replay()
-            stream.record(end)
-            marks.mark(stream, 2 * step + 1)
+    with marks.buffer, tried(f"timing {what}".strip()):
+        events = [_events(stream, 3) for _ in range(steps)]
+        for arm in arms:  # one untimed replay each: modules loaded, clocks up
+            assert arm.graphs, "build() comes first"
+            arm.graphs[0].replay()
         stream.sync()
-        hertz = marks.hertz()
-        seen = [0] * len(arms)
-        for step, k in enumerate(order[w]):
-            start, middle, end = events[step]
-            slope_ms = ((end - middle) - (middle - start)) / len(arms[k].launches)
-            times[k, w, seen[k]] = slope_ms * 1e-3
-            clocks[k, w, seen[k]] = hertz[step]
-            seen[k] += 1
-        if time.monotonic() - told > 2.0:
-            told = time.monotonic()
-            progress(f"{what}: window {w + 1} of {windows}")
-    marks.buffer.free()
+        told = time.monotonic()
+        for w in range(windows):
+            for step, k in enumerate(order[w]):
+                graphs = arms[k].graphs
+                assert graphs, "build() comes first"
+                once, twice = graphs
+                start, middle, end = events[step]
+                marks.mark(stream, 2 * step)
+                stream.record(start)
+                once.replay()
+                stream.record(middle)
+                twice.replay()
+                stream.record(end)
+                marks.mark(stream, 2 * step + 1)
+            stream.sync()
+            hertz = marks.hertz()
+            seen = [0] * len(arms)
+            for step, k in enumerate(order[w]):
+                start, middle, end = events[step]
+                slope_ms = ((end - middle) - (middle - start)) / len(arms[k].launches)
+                times[k, w, seen[k]] = slope_ms * 1e-3
+                clocks[k, w, seen[k]] = hertz[step]
+                seen[k] += 1
+            if time.monotonic() - told > 2.0:
+                told = time.monotonic()
+                progress(f"{what}: window {w + 1} of {windows}")
     for arm in arms:
         arm.recheck()
     return {arm.name: Samples(times[k], clocks[k]) for k, arm in enumerate(arms)}
 
 
-def replay_s(stream: Any, arm: Arm) -> float:
-    """Seconds per launch of one replay of each graph, by slope: a single sample, for other harnesses."""
+def _events(stream: Any, count: int) -> list[Any]:
+    """`count` events that take times. Raises Unavailable where the GPU has no room for them."""
     from cuda.core import EventOptions
 
+    with tried("timing events"):
+        return [stream.device.create_event(EventOptions(timing_enabled=True)) for _ in range(count)]
+
+
+def replay_s(stream: Any, arm: Arm) -> float:
+    """Seconds per launch of one replay of each graph, by slope: a single sample, for other harnesses."""
     assert arm.graphs, "build() comes first"
-    start, middle, end = (stream.device.create_event(EventOptions(timing_enabled=True)) for _ in range(3))
-    stream.record(start)
-    arm.graphs[0].replay()
-    stream.record(middle)
-    arm.graphs[1].replay()
-    stream.record(end)
-    end.sync()
-    return float((end - middle) - (middle - start)) * 1e-3 / len(arm.launches)
+    start, middle, end = _events(stream, 3)
+    with tried(f"timing {arm.name}"):
+        stream.record(start)
+        arm.graphs[0].replay()
+        stream.record(middle)
+        arm.graphs[1].replay()
+        stream.record(end)
+        end.sync()
+        return float((end - middle) - (middle - start)) * 1e-3 / len(arm.launches)
 
 
 def event_loop_s(stream: Any, arm: Arm, rounds: int = 5) -> float:
@@ -216,17 +233,16 @@ def event_loop_s(stream: Any, arm: Arm, rounds: int = 5) -> float:
     Median of `rounds`; every round walks all copies. Launch overhead hides only behind kernels of
     some 50 us and more, so nothing shorter is to be compared with it.
     """
-    from cuda.core import EventOptions
-
-    start, end = (stream.device.create_event(EventOptions(timing_enabled=True)) for _ in range(2))
+    start, end = _events(stream, 2)
     out = []
-    for _ in range(rounds):
-        stream.record(start)
-        for launch in arm.launches:
-            launch.enqueue(stream)
-        stream.record(end)
-        end.sync()
-        out.append((end - start) * 1e-3 / len(arm.launches))
+    with tried(f"timing {arm.name}"):
+        for _ in range(rounds):
+            stream.record(start)
+            for launch in arm.launches:
+                launch.enqueue(stream)
+            stream.record(end)
+            end.sync()
+            out.append((end - start) * 1e-3 / len(arm.launches))
     return float(np.median(out))
 
 

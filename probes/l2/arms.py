@@ -36,7 +36,7 @@ from probes.gpu.memory import Buffer
 from probes.gpu.timing import Arm, Output
 from probes.l2 import chains, data, plan, table
 from probes.l2.chains import Step
-from probes.l2.overlap import Chain, ChainArm, alone, gap_rows, kernel_rows, overlap, stable, waits
+from probes.l2.overlap import Chain, alone, gap_rows, kernel_rows, overlap, stable, waits
 from probes.l2.table import ChainCase, Launching
 from probes.report.rows import Row
 
@@ -360,7 +360,7 @@ class ChainArms:
         for step in planned.steps:
             if step.smem_bytes:
                 self._fits(chain.kernels[step.entry_point(v.kind)], step)
-        return ChainArm(name, chain.launches(planned.steps, v), chain.output, graph=v.graph)
+        return Arm(name, chain.launches(planned.steps, v), chain.output, whole=True, graph=v.graph)
 
     def reads(self, material: Opened, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]:
         """Chains that only read the same bytes."""
@@ -392,7 +392,7 @@ class ChainArms:
         """Edges of the graph, and the gain per interface; a slow host says nothing of short launches."""
         v = planned.variant
         row.event_loop_time_s = None
-        if not isinstance(v, Launching) or not isinstance(arm, ChainArm) or v.role == "read":
+        if not isinstance(v, Launching) or v.role == "read":
             return
         if material.case.chain == "empty":
             row.bitwise = None  # an empty kernel writes nothing that could be right or wrong

@@ -15,11 +15,11 @@ from probes.engine.bench import Bench, Spec, read_config
 from probes.engine.plan import Planned, described, occupy
 from probes.engine.probe import Evidence, Variant
 from probes.gpu import counters
-from probes.gpu.graph import Graph, capture
+from probes.gpu.graph import Eager, capture
 from probes.gpu.kernels import Kernel, Launch, int32, int64
 from probes.gpu.kernels import Step as Several
 from probes.gpu.memory import Buffer
-from probes.gpu.timing import Arm, Output
+from probes.gpu.timing import Arm, Output, synchronize
 from probes.l2 import chains, table
 from probes.l2.chains import Step
 from probes.l2.plan import beside, kernel_row, launch_config, steps_of
@@ -78,61 +78,6 @@ def _argument(value: str | int | float, addresses: dict[str, int]) -> Any:
     return ctypes.c_float(value) if isinstance(value, float) else int32(value)
 
 
-class Eager(Graph):
-    """Launches one after another, with a graph's face: nothing is captured, every replay launches anew."""
-
-    def __init__(self, stream: Any, steps: Sequence[Several]) -> None:
-        from cuda.core import LaunchConfig as CoreConfig
-
-        flat = [x for s in steps for x in s.launches]
-        super().__init__(len(flat), None, stream)
-        self._ready = [
-            (
-                CoreConfig(
-                    grid=x.config.grid, block=x.config.block, shmem_size=x.config.smem_bytes,
-                    programmatic_stream_serialization=x.config.pdl,
-                ),
-                x.kernel.handle,
-                x.args,
-            )
-            for x in flat
-        ]  # fmt: skip
-
-    def replay(self) -> None:
-        """Enqueue every launch."""
-        from cuda.core import launch
-
-        for config, handle, args in self._ready:
-            launch(self._stream, config, handle, *args)
-
-
-@dataclass
-class ChainArm(Arm):
-    """An arm whose check runs every copy, since a layer's result goes into the next one."""
-
-    graph: bool = True
-    edges: tuple[int, int] = (0, 0)
-    """(programmatic, all) edges, read back from the captured graph."""
-
-    def build(self, stream: Any) -> None:
-        """Check all launches on poisoned outputs, eagerly, then make the n- and 2n-node graphs."""
-        self.poison()
-        for step in self.launches:
-            step.enqueue(stream)
-        self.check(f"{self.name}, eager")
-        twofold = [*self.launches, *self.launches]
-        if not self.graph:
-            self.graphs = Eager(stream, self.launches), Eager(stream, twofold)  # type: ignore[arg-type]  # a chain's launches are several each
-            return
-        n = sum(step.nodes for step in self.launches)
-        self.graphs = once, twice = capture(stream, self.launches), capture(stream, twofold)
-        if (once.nodes, twice.nodes) != (n, 2 * n):
-            raise RuntimeError(
-                f"{self.name}: graphs hold {once.nodes} and {twice.nodes} nodes, not {n}, {2 * n}"
-            )
-        self.edges = once.programmatic, once.edges
-
-
 @dataclass(frozen=True)
 class Overlap:
     """Seconds by which each launch started before its predecessor's end, f64[interfaces]; below 0: a gap."""
@@ -171,12 +116,12 @@ def overlap(
     with Buffer.of(clean) as stamps:
         launches = chain.launches(steps, arm, stamps.address, copies)
         stream = bench.gpu.stream
-        graph = capture(stream, launches) if arm.graph else Eager(stream, launches)
+        graph = (capture if arm.graph else Eager.of)(stream, launches)
         try:
             for _ in range(replays):
                 stamps.upload(clean)
                 graph.replay()
-                stream.sync()
+                synchronize()
                 seen.append(stamps.download(np.uint64, 2 * count).reshape(count, 2))
         finally:
             graph.close()
@@ -210,7 +155,7 @@ def stable(
         for k in range(replays):
             where.poison()
             graph.replay()
-            stream.sync()
+            synchronize()
             want.check(f"{chain.case.id} {arm.name}/{chain.backend}, replay {k + 1} of {replays}")
     finally:
         graph.close()
@@ -309,14 +254,14 @@ def alone(
                 rows.append(bench.row("l2", spec))
             for spec, launch in launches:
                 launch.enqueue(bench.gpu.stream)
-                bench.gpu.stream.sync()
+                synchronize()
                 rows.append(bench.row("l2", spec))
     return rows
 
 
 def _check(bench: Bench, chain: Chain, steps: Sequence[Step], a: Launching) -> None:
     """Run all copies of the chain and hold the result to what its arms must give."""
-    arm = ChainArm(f"{a.name}, one launch at a time", chain.launches(steps, a), chain.output)
+    arm = Arm(f"{a.name}, one launch at a time", chain.launches(steps, a), chain.output)
     arm.poison()
     for several in arm.launches:
         several.enqueue(bench.gpu.stream)

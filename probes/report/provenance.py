@@ -51,6 +51,8 @@ class Head:
     complete: bool = False
     settings: dict[str, str] = field(default_factory=dict)
     """Variables of the environment that change what the compilers make."""
+    environment: list[str] = field(default_factory=list)
+    """Variables, tools and limits that change what is measured (`core.environment`)."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, `schema` first."""
@@ -83,7 +85,7 @@ HEAD_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Head))
 _KINDS: dict[str, type] = {
     "mode": str, "device": str, "seed": int, "kernels_sha256": str, "argv": list, "versions": dict,
     "bars_sha256": str, "time_utc": str, "device_facts": dict, "neighbours": list, "notes": list,
-    "complete": bool, "settings": dict,
+    "complete": bool, "settings": dict, "environment": list,
 }  # fmt: skip
 
 
@@ -98,6 +100,7 @@ def collect(
     device_facts: Mapping[str, Any] | None = None,
     neighbours: Sequence[str] = (),
     notes: Sequence[str] = (),
+    environment: Sequence[str] = (),
     argv: Sequence[str] | None = None,
     extra_versions: Mapping[str, str] | None = None,
 ) -> Head:
@@ -120,6 +123,7 @@ def collect(
         neighbours=list(neighbours),
         notes=list(notes),
         settings=public(settings()),
+        environment=list(environment),
     )
 
 

@@ -10,16 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from probes.core import environment
 from probes.core.types import BadInput
 from probes.device import resources
 from probes.report.provenance import Head
 from probes.report.rows import Row
-from probes.report.store import ReportFile, read_json, write_json, write_text
-
-__all__ = [
-    "ReportFile", "case_table", "document", "fill", "first_line", "format_bytes", "format_percent",
-    "format_ratio", "format_time", "read_json", "table", "verdict_table", "write_json", "write_text",
-]  # fmt: skip
 
 Cell = Callable[[Row], str]
 
@@ -228,7 +223,19 @@ def first_line(head: Head) -> str:
             )
         return f"Nothing was measured: predicted for {head.device} from recorded register counts."
     driver = f", driver {head.driver}" if head.driver else ""
-    return f"Measured on {head.device}{driver}, {head.time_utc}."
+    under = environment.beside(head.environment)
+    return f"Measured on {head.device}{driver}, {head.time_utc}{f', under {under}' if under else ''}."
+
+
+def remarks(head: Head) -> list[str]:
+    """What a reader must know beside the figures: neighbours, environment, notes; a line each."""
+    return [f"NOTE: {line}" for line in (*head.neighbours, *head.environment, *head.notes)]
+
+
+def verdicts_under(head: Head) -> str:
+    """The line that stands over the verdicts of a run under unusual settings, '' for an ordinary one."""
+    under = environment.beside(head.environment)
+    return f"These verdicts were reached under {under}: they are not the GPU's alone." if under else ""
 
 
 def document(
@@ -239,9 +246,9 @@ def document(
     parts = [f"# {title}" if markdown else title, first_line(head)]
     if not head.complete:
         parts.append("INCOMPLETE: the run was stopped; finished rows only.")
-    parts += [f"NOTE: {line}" for line in (*head.neighbours, *head.notes)]
+    parts += remarks(head)
     if any(r.verdict for r in rows):
-        parts.append(verdict_table(rows, markdown))
+        parts += [x for x in (verdicts_under(head), verdict_table(rows, markdown)) if x]
     parts += [case_table([r for r in rows if r.group == case], markdown) for case in cases]
     return "\n\n".join([*parts, *extra, provenance_text(head, rows, markdown)]) + "\n"
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from probes import cli, profiling
-from probes.core.types import Unavailable
-from probes.gpu import counters, facts
 from probes.report import store
 from probes.report.provenance import Head
 from probes.report.rows import Row
+from probes.core.types import Unavailable
+from probes.gpu import counters, facts, sms
 
 HEAD = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size",'
@@ -168,7 +168,7 @@ def test_what_goes_wrong_under_the_profiler_is_a_note(ncu: Path, monkeypatch: py
     assert told(fails="error: the GPU is gone") == "the profiled run failed: error: the GPU is gone"
     denied = "==ERROR== ERR_NVGPUCTRPERM: no permission\n==ERROR== The application returned an error"
     (ncu / "log.csv").write_text(denied)
-    assert "ERR_NVGPUCTRPERM" in told()
+    assert told().endswith(f"ERR_NVGPUCTRPERM: no permission; {counters.PERMIT}")
     (ncu / "ncu").write_text("#!/nowhere/at/all\n")
     assert "cannot be started" in told()
     monkeypatch.setenv("PATH", str(ncu / "empty"))
@@ -219,8 +219,8 @@ def test_our_own_work_is_given_time_to_leave_the_window() -> None:
 
 
 def test_a_devices_folder_is_named_after_it() -> None:
-    assert facts.slug_of("NVIDIA H200") == "nvidia-h200"
-    assert facts.slug_of("NVIDIA GeForce RTX 4090 / D") == "nvidia-geforce-rtx-4090-d"
+    assert sms.slug_of("NVIDIA H200") == "nvidia-h200"
+    assert sms.slug_of("NVIDIA GeForce RTX 4090 / D") == "nvidia-geforce-rtx-4090-d"
 
 
 def test_our_own_process_is_no_neighbour() -> None:
