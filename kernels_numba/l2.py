@@ -24,7 +24,7 @@ from kernels_numba.ops import gpu_ops
 from probes.core.chains import CONSTANTS
 from probes.core.layouts import layout
 
-THREADS, WARPS, PAD_WORDS, PAD40 = 256, 8, 10, 40
+THREADS, WARPS, PAD_WORDS = 256, 8, 10
 _BYTES, _HALVES, _FLOATS, _WORDS, _LONGS = (
     types.CPointer(t) for t in (types.uint8, types.uint16, types.float32, types.uint32, types.uint64)
 )

@@ -11,12 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from probes.core.gguf_file import TensorInfo
-from probes.core.layouts import BLOCK_BYTES, Layout
 from probes.core.types import BadInput, Shape
-
-RESIDENT = "padded"
-"""The layout every tensor is kept in anyway; only others are duplicates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +61,6 @@ def model(name: str) -> Model:
         if one.name == name:
             return one
     raise BadInput(f"no model is called {name!r}; there are {', '.join(m.name for m in MODELS)}")
-
-
-def q6k_bytes(one: Model) -> int:
-    """Content bytes of the model's q6_K tensors: 210 for every 256 values."""
-    return sum(t.count * t.shape.od * t.shape.nbe * BLOCK_BYTES for t in one.tensors)
-
-
-def duplicated_bytes(one: Model, lay: Layout) -> int:
-    """Bytes the model holds twice if `lay` is kept beside the resident layout, with row padding."""
-    return sum(t.count * _duplicate(t.shape, lay) for t in one.tensors)
-
-
-def duplicated_bytes_gguf(infos: Iterable[TensorInfo], lay: Layout) -> int:
-    """The same for the q6_K tensors of a GGUF file (`gguf_file.tensors`)."""
-    return sum(_duplicate(Shape(t.od, t.id), lay) for t in infos if t.type_name == "Q6_K")
-
-
-def _duplicate(shape: Shape, lay: Layout) -> int:
-    return 0 if lay.name == RESIDENT else shape.od * lay.row_stride(shape.nbe)
 
 
 def fold(step_s: float, parts: Iterable[tuple[int, float]]) -> float:

@@ -91,7 +91,7 @@ def test_the_floor_grows_with_fewer_windows() -> None:
     floors = []
     for windows in (6, 12, 48):
         t = [run(rng, "normal", 2, windows) for _ in range(30)]
-        floors.append(np.mean([stats.noise_floor([stats.paired_ratios(x[1], x[0])], n=400) for x in t]))
+        floors.append(np.mean([stats.noise_floor([stats.paired_ratios(x[1], x[0])], 0, n=400) for x in t]))
     assert floors[0] > 1.5 * floors[1] > 2 * floors[2]
 
 
@@ -210,7 +210,7 @@ def test_samples_become_windows_and_quartiles() -> None:
         (lambda: stats.interval([1.0, -1.0], 0), "-1.0 at index 1"),
         (lambda: stats.paired_ratios([1.0, 2.0], [1.0, 2.0]), r"\(2,\)"),
         (lambda: stats.arm([1.0, 2.0, 3.0]), "3 samples"),
-        (lambda: stats.noise_floor([]), "at least one A/A pair"),
+        (lambda: stats.noise_floor([], 0), "at least one A/A pair"),
         (lambda: stats.weighted_ratio([], 0), "at least one part"),
         (lambda: stats.weighted_ratio([(0, np.ones((4, 2)), np.ones((4, 2)))], 0), "positive, got 0"),
         (lambda: stats.interval([1.0, 1.0], 0, level=1.5), "level"),
