@@ -9,12 +9,6 @@
 #ifdef __CUDACC__
 namespace probes {
 
-__device__ __forceinline__ float butterfly(float acc) {
-#pragma unroll
-    for (int offset = 16; offset; offset >>= 1) acc = add(acc, __shfl_xor_sync(0xffffffffu, acc, offset));
-    return acc;
-}
-
 // 256 values of q, k and v a block. Rotates q and k; stores q as f32, k and v as f16 at `position` of the cache.
 template <Kind K>
 __device__ __forceinline__ void rope_store_form(const float* qkv, const float* table, float* q, uint16_t* cache, int heads,

@@ -223,15 +223,25 @@ PROBES_FN Activation load_activation(const uint8_t* x8, int unit) {
 #ifdef __CUDACC__
 constexpr int kThreads = 256;
 
-// The reference reduction: XOR butterfly in each warp, then the warp sums one after another from 0.
-// Only thread 0 returns the total. Integers may be summed in any order, so they come through here too.
-__device__ __forceinline__ float reduce_row(float acc) {
-    __shared__ float sums[kThreads / 32];
+PROBES_FN uint32_t add(uint32_t a, uint32_t b) { return a + b; }
+
+// The XOR butterfly: the warp's sum, in every lane.
+template <class T>
+__device__ __forceinline__ T butterfly(T acc) {
 #pragma unroll
     for (int offset = 16; offset; offset >>= 1) acc = add(acc, __shfl_xor_sync(0xffffffffu, acc, offset));
+    return acc;
+}
+
+// The reference reduction: the butterfly of each warp, then the warp sums one after another from 0.
+// Only thread 0 returns the total. Integers may be summed in any order, so they come through here too.
+template <class T>
+__device__ __forceinline__ T reduce_row(T acc) {
+    __shared__ T sums[kThreads / 32];
+    acc = butterfly(acc);
     if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = acc;
     __syncthreads();
-    float total = 0.0f;
+    T total = 0;
     if (threadIdx.x == 0) {
 #pragma unroll
         for (int k = 0; k < kThreads / 32; ++k) total = add(total, sums[k]);
@@ -239,18 +249,23 @@ __device__ __forceinline__ float reduce_row(float acc) {
     return total;
 }
 
-__device__ __forceinline__ uint32_t reduce_row(uint32_t acc) {
-    __shared__ uint32_t sums[kThreads / 32];
+// The XOR of a block's words in thread 0, in two steps: each warp's own into `sums`, then the other warps' to thread 0's.
+template <int N>
+__device__ __forceinline__ uint32_t xor_warps(const Words4 (&v)[N], uint32_t (&sums)[kThreads / 32]) {
+    uint32_t x = 0;
 #pragma unroll
-    for (int offset = 16; offset; offset >>= 1) acc += __shfl_xor_sync(0xffffffffu, acc, offset);
-    if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = acc;
+    for (int k = 0; k < N; ++k) x ^= v[k].w[0] ^ v[k].w[1] ^ v[k].w[2] ^ v[k].w[3];
+#pragma unroll
+    for (int offset = 16; offset; offset >>= 1) x ^= __shfl_xor_sync(0xffffffffu, x, offset);
+    if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = x;
     __syncthreads();
-    uint32_t total = 0;
-    if (threadIdx.x == 0) {
+    return x;
+}
+
+__device__ __forceinline__ uint32_t xor_rest(uint32_t x, const uint32_t (&sums)[kThreads / 32]) {
 #pragma unroll
-        for (int k = 0; k < kThreads / 32; ++k) total += sums[k];
-    }
-    return total;
+    for (int k = 1; k < kThreads / 32; ++k) x ^= sums[k];
+    return x;
 }
 #endif
 

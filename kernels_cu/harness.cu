@@ -20,19 +20,9 @@ extern "C" __global__ void __launch_bounds__(256) harness_read(const uint8_t* __
             v[k].w[0] = v[k].w[1] = v[k].w[2] = v[k].w[3] = 0;
         }
     }
-    uint32_t x = 0;
-#pragma unroll
-    for (int k = 0; k < probes::kReadUnroll; ++k) x ^= v[k].w[0] ^ v[k].w[1] ^ v[k].w[2] ^ v[k].w[3];
     __shared__ uint32_t sums[8];
-#pragma unroll
-    for (int offset = 16; offset; offset >>= 1) x ^= __shfl_xor_sync(0xffffffffu, x, offset);
-    if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = x;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-#pragma unroll
-        for (int k = 1; k < 8; ++k) x ^= sums[k];
-        out[blockIdx.x] = x;
-    }
+    const uint32_t x = probes::xor_warps(v, sums);
+    if (threadIdx.x == 0) out[blockIdx.x] = probes::xor_rest(x, sums);
 }
 
 // {SM cycles, nanoseconds, SM id}: two of these around a sample give the clock of one SM.

@@ -18,7 +18,7 @@
 // term is then +-0, which changes no sum (probes/core/order.py). So no step has a branch.
 #pragma once
 
-#include "common.cuh"
+#include "q6k.cuh"
 
 namespace probes {
 
@@ -78,24 +78,6 @@ PROBES_FN float second_byte(uint32_t word) {
 #endif
 }
 
-// Where a unit's pieces lie, in bytes from the row's start: the same for every row.
-struct Place {
-    uint32_t ql, qh, sc, d;
-};
-
-template <class L>
-PROBES_FN Place place_of(int unit, int nbe) {
-    const uint32_t n = static_cast<uint32_t>(nbe), block = static_cast<uint32_t>(unit) >> 3, pair = unit & 7;
-    Place p;
-    p.ql = L::ql_plane * n + L::ql_block * block + L::ql_offset;
-    p.qh = L::qh_plane * n + L::qh_block * block + L::qh_offset;
-    p.sc = L::sc_plane * n + L::sc_block * block + L::sc_offset + 2 * pair;
-    p.d = L::d_plane * n + L::d_block * block + L::d_offset;
-    p.ql += L::group ? pair * 16 : (pair >> 2) * 64 + (pair & 1) * 32;
-    p.qh += L::group ? pair * 8 : (pair >> 2) * 32;
-    return p;
-}
-
 // What depends on the unit's group alone, and so on the lane: `pair` is unit & 7.
 struct Lane {
     uint32_t low_mask, high_mask;
@@ -110,35 +92,6 @@ PROBES_FN Lane lane_of(int pair) {
     lane.low_factor = g < 2 ? 16 : 1;
     lane.high_factor = 256 >> (2 * g);
     return lane;
-}
-
-template <bool Group>
-struct Piece;
-template <>
-struct Piece<true> {
-    Words4 low;
-    Words2 high;
-    uint32_t scales, d;
-};
-template <>
-struct Piece<false> {
-    Words4 low[2], high[2];
-    uint32_t scales, d;
-};
-
-template <class L, class From>
-PROBES_FN Piece<L::group> load_piece(const uint8_t* row, const Place& at) {
-    Piece<L::group> p;
-    if constexpr (L::group) {
-        p.low = From::w4(row + at.ql);
-        p.high = From::w2(row + at.qh);
-    } else {
-        p.low[0] = From::w4(row + at.ql), p.low[1] = From::w4(row + at.ql + 16);
-        p.high[0] = From::w4(row + at.qh), p.high[1] = From::w4(row + at.qh + 16);
-    }
-    p.scales = From::half(row + at.sc);
-    p.d = From::half(row + at.d);
-    return p;
 }
 
 PROBES_FN uint32_t left(uint32_t w, int bits) { return bits >= 0 ? w << bits : w >> -bits; }

@@ -29,22 +29,20 @@ __device__ __forceinline__ void stream_form(const uint8_t* w, const uint32_t* pr
     Words4 v[kTileVectors];
 #pragma unroll
     for (int k = 0; k < kTileVectors; ++k) v[k] = load16(tile + k * (kThreads * 16));
-    uint32_t x = 0;
-#pragma unroll
-    for (int k = 0; k < kTileVectors; ++k) x ^= v[k].w[0] ^ v[k].w[1] ^ v[k].w[2] ^ v[k].w[3];
     __shared__ uint32_t sums[kWarps];
-#pragma unroll
-    for (int offset = 16; offset; offset >>= 1) x ^= __shfl_xor_sync(0xffffffffu, x, offset);
-    if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = x;
-    __syncthreads();
+    const uint32_t x = xor_warps(v, sums);
     tail<K>(flags);
     late_wait<K>();  // not before the loads are used: ptxas would sink them below it
-    if (threadIdx.x == 0) {
-#pragma unroll
-        for (int k = 1; k < kWarps; ++k) x ^= sums[k];
-        out[blockIdx.x] = (x ^ prev[gridDim.x - 1 - blockIdx.x]) * kChain_mix + 1u;
-    }
+    if (threadIdx.x == 0) out[blockIdx.x] = (xor_rest(x, sums) ^ prev[gridDim.x - 1 - blockIdx.x]) * kChain_mix + 1u;
     end(flags, stamps);
+}
+
+template <int S>
+__device__ __forceinline__ void steps(uint32_t (&x)[S], uint32_t factor, uint32_t step, int count) {
+#pragma unroll 1
+    for (int k = 0; k < count; ++k)
+#pragma unroll
+        for (int s = 0; s < S; ++s) x[s] = x[s] * factor + step;
 }
 
 // S words a thread: iters / 2 steps x * m + c from the thread's own number, then the predecessor's word is
@@ -58,18 +56,12 @@ __device__ __forceinline__ void chain(const uint32_t* prev, uint32_t* out, int m
     uint32_t x[S];
 #pragma unroll
     for (int s = 0; s < S; ++s) x[s] = i * S + s;
-#pragma unroll 1
-    for (int k = 0; k < iters / 2; ++k)
-#pragma unroll
-        for (int s = 0; s < S; ++s) x[s] = x[s] * factor + step;
+    steps(x, factor, step, iters / 2);
     late_wait<K>();
     const uint32_t carry = prev[last - i];
 #pragma unroll
     for (int s = 0; s < S; ++s) x[s] ^= carry;
-#pragma unroll 1
-    for (int k = 0; k < iters - iters / 2; ++k)
-#pragma unroll
-        for (int s = 0; s < S; ++s) x[s] = x[s] * factor + step;
+    steps(x, factor, step, iters - iters / 2);
     tail<K>(flags);
     uint32_t sum = 0;
 #pragma unroll

@@ -34,12 +34,6 @@ __device__ __forceinline__ void trace(uint32_t* sm) {
     if (threadIdx.x == 0) sm[blockIdx.x] = id;
 }
 
-__device__ __forceinline__ float butterfly(float acc) {
-#pragma unroll
-    for (int offset = 16; offset; offset >>= 1) acc = add(acc, __shfl_xor_sync(0xffffffffu, acc, offset));
-    return acc;
-}
-
 __device__ __forceinline__ float add_warps(const float* sums) {
     float total = 0.0f;
 #pragma unroll

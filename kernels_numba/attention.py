@@ -11,7 +11,7 @@ from typing import Any
 
 from numba import float32, int32, int64, uint16, uint32
 
-from kernels_numba import decode, pdl
+from kernels_numba import decode, pdl, reductions
 from probes.formats.layer import CONSTANTS
 
 THREADS = 256
@@ -24,23 +24,6 @@ HEAD, HALF, GROUP, CHUNK, PART = (
 )
 ROW, QUERIES, WEIGHTS, VALUES, TOPS = HEAD * 2, GROUP * HEAD, GROUP * CHUNK, CHUNK * HEAD // 2, HEAD // 32
 MOST_SPLITS, BATCH, STEP = 256, 64, 16  # BATCH: splits that a thread of attention_combine has in flight
-
-
-def butterfly(ops: SimpleNamespace) -> Any:
-    """The warp's float32 sum in the reference order, in every lane."""
-    from numba import cuda
-
-    add = ops.add
-
-    @ops.jit
-    def total(acc):  # float32 -> float32
-        acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 16))
-        acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 8))
-        acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 4))
-        acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 2))
-        return add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 1))
-
-    return total
 
 
 def largest(ops: SimpleNamespace) -> Any:
@@ -139,7 +122,8 @@ def attention_split(ops: SimpleNamespace, kind: str) -> Any:
 
     gate = pdl.parts(kind)
     begin, late_wait, prefetch, end = gate.begin, gate.late_wait, gate.prefetch, gate.end
-    unit, part_of, total, top_of = decode.functions(ops), split_scores(ops), butterfly(ops), largest(ops)
+    unit, part_of = decode.functions(ops), split_scores(ops)
+    total, top_of = reductions.butterfly(ops), largest(ops)
     softmax_weight, key_part, scores = unit.softmax_weight, part_of.key_part, part_of.scores
     add, mul, advance, load16 = ops.add, ops.mul, ops.advance, ops.load16
     float_of_half, shift_right = ops.float_of_half, ops.shift_right

@@ -6,7 +6,7 @@ from typing import Any
 
 from numba import int32, int64, types, uint32
 
-from kernels_numba.ops import gpu_ops
+from kernels_numba.ops import BYTES, LONGS, WORDS, gpu_ops
 
 
 def kernels() -> dict[str, tuple[Any, Any]]:
@@ -51,13 +51,8 @@ def kernels() -> dict[str, tuple[Any, Any]]:
     def empty():  # the launch itself
         return
 
-    words, longs, data = (
-        types.CPointer(types.uint32),
-        types.CPointer(types.uint64),
-        types.CPointer(types.uint8),
-    )
     return {
-        "harness_read": (read, types.void(data, words, types.int64)),
-        "harness_clock": (clock, types.void(longs)),
+        "harness_read": (read, types.void(BYTES, WORDS, types.int64)),
+        "harness_clock": (clock, types.void(LONGS)),
         "harness_empty": (empty, types.void()),
     }

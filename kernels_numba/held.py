@@ -12,14 +12,11 @@ compiles the same source for the GPU (`gpu_ops()`) or the CPU (`cpu_ops()`); wei
 
 from __future__ import annotations
 
-import functools
 from types import SimpleNamespace
 from typing import Any
 
-from llvmlite import ir
-from numba import float32, int32, int64, njit, types, uint32
+from numba import float32, int32, int64, uint32
 
-from kernels_numba import ops as _ops
 from kernels_numba import q6k, ring
 from probes.formats.layouts import Layout
 
@@ -29,62 +26,11 @@ MAGIC = 12582912.0
 MAGIC_BITS = 0x4B400000
 
 
-@functools.cache
-def gpu_extras() -> SimpleNamespace:
-    """dp4a_unsigned(a, b, c): four unsigned bytes times four signed; first_byte, second_byte: of a word."""
-    from numba.cuda.extending import intrinsic
-
-    def asm(text: str, constraints: str, kinds: list[Any], result: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return builder.call(ir.InlineAsm(ir.FunctionType(result, kinds), text, constraints), args)
-
-        return codegen
-
-    word, single = ir.IntType(32), ir.FloatType()
-    dot = asm("dp4a.u32.s32 $0, $1, $2, $3;", "=r,r,r,r", [word] * 3, word)
-    first = asm("cvt.rn.f32.s8 $0, $1;", "=f,r", [word], single)
-    second = asm("{ .reg .b32 b; shr.u32 b, $1, 8; cvt.rn.f32.s8 $0, b; }", "=f,r", [word], single)
-
-    pair = types.float32(types.uint32)
-    triple = types.int32(types.uint32, types.uint32, types.int32)
-    return SimpleNamespace(
-        dp4a_unsigned=intrinsic(lambda typingctx, a, b, c: (triple, dot)),
-        first_byte=intrinsic(lambda typingctx, w: (pair, first)),
-        second_byte=intrinsic(lambda typingctx, w: (pair, second)),
-    )
-
-
-@functools.cache
-def cpu_extras() -> SimpleNamespace:
-    """The same for njit."""
-
-    @njit
-    def dp4a_unsigned(a, b, c):  # uint32, uint32, int32 -> int32
-        total = int(c)
-        for k in range(4):
-            x = int((uint32(a) >> uint32(8 * k)) & uint32(255))
-            y = int((uint32(b) >> uint32(8 * k)) & uint32(255))
-            total += x * (y - 256 * (y >> 7))
-        return int32(total)
-
-    @njit
-    def first_byte(w):  # uint32 -> float32
-        byte = int(uint32(w) & uint32(255))
-        return float32(byte - 256 * (byte >> 7))
-
-    @njit
-    def second_byte(w):  # uint32 -> float32
-        return first_byte(uint32(uint32(w) >> uint32(8)))
-
-    return SimpleNamespace(dp4a_unsigned=dp4a_unsigned, first_byte=first_byte, second_byte=second_byte)
-
-
 def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
     """hold(activation, owned), place(unit, nbe), group_of(pair), term(piece, held, group)."""
-    extras = gpu_extras() if ops is _ops.gpu_ops() else cpu_extras()
     jit, dp4a, mul, add, sub = ops.jit, ops.dp4a, ops.mul, ops.add, ops.sub
     float_of_half, float_of_bits = ops.float_of_half, ops.float_of_bits
-    dp4a_unsigned, first_byte, second_byte = extras.dp4a_unsigned, extras.first_byte, extras.second_byte
+    dp4a_unsigned, first_byte, second_byte = ops.dp4a_unsigned, ops.first_byte, ops.second_byte
     grouped = lay.order == "group"
     scale = 1 if grouped else 16
     ql_plane, ql_block, ql_offset = lay.ql.plane, lay.ql.block, lay.ql.offset

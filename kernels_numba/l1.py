@@ -11,65 +11,17 @@ activations, one result per row, super-blocks per row, row stride.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 from numba import float32, int32, int64, types, uint32
 
-from kernels_numba import q6k
-from kernels_numba.ops import gpu_ops
+from kernels_numba import q6k, reductions
+from kernels_numba.ops import BYTES, FLOATS, WORDS, gpu_ops
 from probes.formats.layouts import LAYOUTS, Layout
 
 THREADS = 256
-_BYTES, _FLOATS, _WORDS = (
-    types.CPointer(types.uint8),
-    types.CPointer(types.float32),
-    types.CPointer(types.uint32),
-)
-_SUM_SIGNATURE = types.void(_BYTES, _BYTES, _FLOATS, types.int32, types.int32)
-_CHECKSUM_SIGNATURE = types.void(_BYTES, _BYTES, _WORDS, types.int32, types.int32)
-
-
-def reductions(ops: SimpleNamespace) -> SimpleNamespace:
-    """row(acc) in the reference order, and words(acc) for checksums: the total, in thread 0 alone."""
-    from numba import cuda
-
-    add = ops.add
-
-    @ops.jit
-    def row(acc):  # float32 -> float32
-        sums = cuda.shared.array(8, float32, alignment=16)
-        acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 16))
-        acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 8))
-        acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 4))
-        acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 2))
-        acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 1))
-        t = int32(cuda.threadIdx.x)
-        if t & 31 == 0:
-            sums[uint32(t) >> uint32(5)] = acc
-        cuda.syncthreads()
-        total = float32(0.0)
-        if t == 0:
-            for k in range(8):
-                total = add(total, sums[k])
-        return total
-
-    @ops.jit
-    def words(acc):  # uint32 -> uint32
-        sums = cuda.shared.array(8, uint32, alignment=16)
-        for k in range(5):
-            acc = uint32(acc + uint32(cuda.shfl_xor_sync(0xFFFFFFFF, int32(acc), 16 >> k)))
-        t = int32(cuda.threadIdx.x)
-        if t & 31 == 0:
-            sums[uint32(t) >> uint32(5)] = acc
-        cuda.syncthreads()
-        total = uint32(0)
-        if t == 0:
-            for k in range(8):
-                total = uint32(total + sums[k])
-        return total
-
-    return SimpleNamespace(row=row, words=words)
+_SUM_SIGNATURE = types.void(BYTES, BYTES, FLOATS, types.int32, types.int32)
+_CHECKSUM_SIGNATURE = types.void(BYTES, BYTES, WORDS, types.int32, types.int32)
 
 
 def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
@@ -79,7 +31,7 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
     unit = q6k.functions(ops, lay)
     load, term, checksum = unit.load, unit.term, unit.checksum
     advance, add, kept = ops.advance, ops.add, ops.kept
-    reduce_row, reduce_words = reductions(ops).row, reductions(ops).words
+    reduce_row, reduce_words = reductions.row(ops), reductions.words(ops)
 
     def loop(w, x8, out, nbe, row_stride):  # see the module's docstring
         t = int32(cuda.threadIdx.x)

@@ -15,13 +15,10 @@ from typing import Any
 from numba import int32, types, uint32
 
 from kernels_numba import held, ring_block, ring_feed
-from kernels_numba.ops import gpu_ops
+from kernels_numba.ops import BYTES, FLOATS, WORDS, gpu_ops
 from probes.formats.layouts import LAYOUTS, Layout
 
-_BYTES, _FLOATS, _WORDS = (
-    types.CPointer(types.uint8), types.CPointer(types.float32), types.CPointer(types.uint32),
-)  # fmt: skip
-_RING = types.void(_BYTES, _BYTES, _FLOATS, _WORDS, *[types.int32] * 5)
+_RING = types.void(BYTES, BYTES, FLOATS, WORDS, *[types.int32] * 5)
 _JOBS = {"ring": ring_feed.row_job, "async": ring_feed.copied_row_job}
 
 

@@ -18,16 +18,12 @@ from typing import Any
 
 from numba import float32, int32, int64, types, uint32, uint64
 
-from kernels_numba import attention, decode, l2_ring, pdl, q4k, q6k, q8, swiglu
-from kernels_numba.l1 import reductions
-from kernels_numba.ops import gpu_ops
+from kernels_numba import attention, decode, l2_ring, pdl, q4k, q6k, q8, reductions, swiglu
+from kernels_numba.ops import BYTES, FLOATS, HALVES, LONGS, WORDS, gpu_ops
 from probes.formats.chains import CONSTANTS
 from probes.formats.layouts import layout
 
-THREADS, WARPS, PAD_WORDS, PAD40 = 256, 8, 10, 40
-_BYTES, _HALVES, _FLOATS, _WORDS, _LONGS = (
-    types.CPointer(t) for t in (types.uint8, types.uint16, types.float32, types.uint32, types.uint64)
-)
+THREADS, WARPS, PAD_WORDS = 256, 8, 10
 _INT, _FLOAT = types.int32, types.float32
 
 
@@ -113,7 +109,7 @@ def _rms_quantise(ops: SimpleNamespace, kind: str) -> Any:
 
     gate = pdl.parts(kind)
     begin, late_wait, prefetch, end = gate.begin, gate.late_wait, gate.prefetch, gate.end
-    unit, store, reduce_row = decode.functions(ops), q8.warp_store(ops), reductions(ops).row
+    unit, store, reduce_row = decode.functions(ops), q8.warp_store(ops), reductions.row(ops)
     rms_scale, rms_value, add, mul, advance = unit.rms_scale, unit.rms_value, ops.add, ops.mul, ops.advance
 
     def kernel(h, gamma, x8, n, eps, flags, stamps):
@@ -145,7 +141,7 @@ def _q4k(ops: SimpleNamespace, kind: str) -> Any:
     gate = pdl.parts(kind)
     begin, tail, late_wait = gate.begin, gate.tail, gate.late_wait
     prefetch, end = gate.prefetch, gate.end
-    unit, total_of, add, advance = q4k.functions(ops), attention.butterfly(ops), ops.add, ops.advance
+    unit, total_of, add, advance = q4k.functions(ops), reductions.butterfly(ops), ops.add, ops.advance
     weights, activations, term = unit.weights, unit.activations, unit.term
 
     def kernel(w, x8, out, nbe, flags, stamps):  # one row per warp
@@ -184,7 +180,7 @@ def _q6k(ops: SimpleNamespace, kind: str) -> Any:
         q6k.functions(ops, layout("dpl")),
         ops.add,
         ops.advance,
-        reductions(ops).row,
+        reductions.row(ops),
     )
     load, term = unit.load, unit.term
 
@@ -284,23 +280,23 @@ def _sleeper(ops: SimpleNamespace) -> Any:
 
 
 _FORMS: dict[str, tuple[Callable[[SimpleNamespace, str], Any], tuple[Any, ...], bool]] = {
-    "stream": (_stream, (_BYTES, _WORDS, _WORDS), True),
-    "compute": (_chain(CONSTANTS.narrow), (_WORDS, _WORDS, _INT, _INT, _INT), True),
-    "wide": (_chain(CONSTANTS.wide), (_WORDS, _WORDS, _INT, _INT, _INT), True),
+    "stream": (_stream, (BYTES, WORDS, WORDS), True),
+    "compute": (_chain(CONSTANTS.narrow), (WORDS, WORDS, _INT, _INT, _INT), True),
+    "wide": (_chain(CONSTANTS.wide), (WORDS, WORDS, _INT, _INT, _INT), True),
     "empty": (_empty, (), False),
-    "rms_quantise": (_rms_quantise, (_FLOATS, _FLOATS, _WORDS, _INT, _FLOAT), True),
-    "q4k": (_q4k, (_BYTES, _BYTES, _FLOATS, _INT), True),
-    "q6k": (_q6k, (_BYTES, _BYTES, _FLOATS, _INT, _INT), True),
-    "rope_store": (attention.rope_store, (_FLOATS, _FLOATS, _FLOATS, _HALVES, _INT, _INT, _INT), True),
+    "rms_quantise": (_rms_quantise, (FLOATS, FLOATS, WORDS, _INT, _FLOAT), True),
+    "q4k": (_q4k, (BYTES, BYTES, FLOATS, _INT), True),
+    "q6k": (_q6k, (BYTES, BYTES, FLOATS, _INT, _INT), True),
+    "rope_store": (attention.rope_store, (FLOATS, FLOATS, FLOATS, HALVES, _INT, _INT, _INT), True),
     "attention_split": (
         attention.attention_split,
-        (_FLOATS, _BYTES, _FLOATS, _INT, _INT, _INT, _FLOAT),
+        (FLOATS, BYTES, FLOATS, _INT, _INT, _INT, _FLOAT),
         True,
     ),
-    "attention_combine": (attention.attention_combine, (_FLOATS, _FLOATS, _INT), False),
-    "quantise": (_quantise, (_FLOATS, _WORDS), False),
-    "swiglu_quantise": (_swiglu_quantise, (_FLOATS, _WORDS, _INT), False),
-    "add": (_add, (_FLOATS, _FLOATS, _FLOATS), False),
+    "attention_combine": (attention.attention_combine, (FLOATS, FLOATS, _INT), False),
+    "quantise": (_quantise, (FLOATS, WORDS), False),
+    "swiglu_quantise": (_swiglu_quantise, (FLOATS, WORDS, _INT), False),
+    "add": (_add, (FLOATS, FLOATS, FLOATS), False),
 }
 """Kernel -> its maker, its own arguments, whether it has anything to do before the wait (a late kind)."""
 
@@ -310,8 +306,8 @@ def kernels() -> dict[str, tuple[Any, Any]]:
     ops = gpu_ops()
     out: dict[str, tuple[Any, Any]] = {}
     for name, (make, own, late) in _FORMS.items():
-        signature = types.void(*own, _INT, _LONGS)
+        signature = types.void(*own, _INT, LONGS)
         for kind in pdl.KINDS if late else pdl.KINDS[:2]:
             out[f"l2_{name}_{kind}"] = make(ops, kind), signature
-    out["l2_sleeper"] = _sleeper(ops), types.void(_WORDS, _WORDS, _INT, _INT)
+    out["l2_sleeper"] = _sleeper(ops), types.void(WORDS, WORDS, _INT, _INT)
     return out | l2_ring.kernels()

@@ -14,14 +14,11 @@ from typing import Any
 from numba import int32, types, uint32
 
 from kernels_numba import held, pdl, q4k_held, ring, ring_block, ring_feed
-from kernels_numba.ops import gpu_ops
+from kernels_numba.ops import BYTES, FLOATS, LONGS, WORDS, gpu_ops
 from probes.formats.layouts import layout
 
 PAD_WORDS = 10
-_BYTES, _FLOATS, _WORDS, _LONGS = (
-    types.CPointer(t) for t in (types.uint8, types.float32, types.uint32, types.uint64)
-)
-_SIGNATURE = types.void(_BYTES, _BYTES, _WORDS, _FLOATS, *[types.int32] * 7, _LONGS)
+_SIGNATURE = types.void(BYTES, BYTES, WORDS, FLOATS, *[types.int32] * 7, LONGS)
 
 
 def _hooks(ops: SimpleNamespace, kind: str) -> SimpleNamespace:

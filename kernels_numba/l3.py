@@ -20,29 +20,23 @@ from typing import Any
 
 from numba import float32, int32, int64, types, uint32
 
-from kernels_numba import l3_ring, q4k, q8, swiglu
-from kernels_numba.ops import gpu_ops
+from kernels_numba import l3_ring, q4k, q8, reductions, swiglu
+from kernels_numba.ops import BYTES, FLOATS, WORDS, gpu_ops
 
 THREADS, GROUP, PAD_WORDS = 256, 32, 10
-_BYTES, _FLOATS, _WORDS = (
-    types.CPointer(types.uint8),
-    types.CPointer(types.float32),
-    types.CPointer(types.uint32),
-)
 _INT = types.int32
 _SIGNATURES = {
-    "matmul": (_BYTES, _BYTES, _FLOATS, _INT),
-    "form_a": (_BYTES, _BYTES, _FLOATS, _INT, _INT),
-    "form_b": (_BYTES, _BYTES, _WORDS, _INT, _INT),
-    "form_b_staged": (_BYTES, _BYTES, _WORDS, _INT, _INT),
-    "swiglu_quant": (_FLOATS, _WORDS, _INT),
-    "quant": (_FLOATS, _WORDS, _INT),
+    "matmul": (BYTES, BYTES, FLOATS, _INT),
+    "form_a": (BYTES, BYTES, FLOATS, _INT, _INT),
+    "form_b": (BYTES, BYTES, WORDS, _INT, _INT),
+    "form_b_staged": (BYTES, BYTES, WORDS, _INT, _INT),
+    "swiglu_quant": (FLOATS, WORDS, _INT),
+    "quant": (FLOATS, WORDS, _INT),
 }
 
 
 def _parts(ops: SimpleNamespace) -> SimpleNamespace:
     """What the forms share: a thread's part of a row, and the two stages of the reference reduction."""
-    from numba import cuda
 
     add = ops.add
     unit = q4k.functions(ops)
@@ -57,14 +51,6 @@ def _parts(ops: SimpleNamespace) -> SimpleNamespace:
         return acc
 
     @ops.jit
-    def butterfly(acc):  # float32 -> the warp's sum, in every lane
-        acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 16))
-        acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 8))
-        acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 4))
-        acc = add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 2))
-        return add(acc, cuda.shfl_xor_sync(0xFFFFFFFF, acc, 1))
-
-    @ops.jit
     def add_warps(sums, first):  # eight warp sums, one after another
         total = float32(0.0)
         for k in range(8):
@@ -76,7 +62,7 @@ def _parts(ops: SimpleNamespace) -> SimpleNamespace:
         return uint32(uint32(t) >> uint32(5))
 
     return SimpleNamespace(
-        row_sum=row_sum, butterfly=butterfly, add_warps=add_warps, warp_of=warp_of,
+        row_sum=row_sum, butterfly=reductions.butterfly(ops), add_warps=add_warps, warp_of=warp_of,
         weights=weights, activations=activations, term=term,
     )  # fmt: skip
 
@@ -275,5 +261,5 @@ def kernels() -> dict[str, tuple[Any, Any]]:
     }
     for form, body in (_row_forms(ops, parts) | _block_forms(ops, parts)).items():
         out[f"l3_{form}"] = _plain(form, body), types.void(*_SIGNATURES[form])
-        out[f"l3_{form}_traced"] = _traced(ops, form, body), types.void(*_SIGNATURES[form], _WORDS)
+        out[f"l3_{form}_traced"] = _traced(ops, form, body), types.void(*_SIGNATURES[form], WORDS)
     return out | l3_ring.kernels()

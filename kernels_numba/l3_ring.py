@@ -14,11 +14,7 @@ from typing import Any
 from numba import int32, types, uint32
 
 from kernels_numba import q4k, q4k_held, ring_block, ring_feed, ring_gated
-from kernels_numba.ops import gpu_ops
-
-_BYTES, _FLOATS, _WORDS = (
-    types.CPointer(types.uint8), types.CPointer(types.float32), types.CPointer(types.uint32),
-)  # fmt: skip
+from kernels_numba.ops import BYTES, FLOATS, WORDS, gpu_ops
 
 
 def _matmul_ring(ops: SimpleNamespace, weights: SimpleNamespace) -> Any:
@@ -46,8 +42,8 @@ def kernels() -> dict[str, tuple[Any, Any]]:
     """Every kernel as name -> (Python function, signature), ready for compile.py."""
     ops = gpu_ops()
     weights = q4k_held.rows(ops)
-    matmul = types.void(_BYTES, _BYTES, _FLOATS, _WORDS, *[types.int32] * 4)
-    form_c = types.void(_BYTES, _BYTES, _WORDS, _WORDS, _WORDS, *[types.int32] * 4)
+    matmul = types.void(BYTES, BYTES, FLOATS, WORDS, *[types.int32] * 4)
+    form_c = types.void(BYTES, BYTES, WORDS, WORDS, WORDS, *[types.int32] * 4)
     return {
         "l3_matmul_ring": (_matmul_ring(ops, weights), matmul),
         "l3_form_c": (_form_c(ops, weights), form_c),

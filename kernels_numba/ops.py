@@ -23,6 +23,11 @@ from numba import float32, float64, int32, int64, njit, types, uint32
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _F32 = ir.FloatType()
 
+BYTES, HALVES, FLOATS, WORDS, LONGS = (
+    types.CPointer(t) for t in (types.uint8, types.uint16, types.float32, types.uint32, types.uint64)
+)
+"""Pointers, as kernels take them."""
+
 
 def _load_words(intrinsic: Callable[..., Any], words: int, align: int) -> Any:
     """An intrinsic (pointer, byte offset) -> `words` uint32, one load of 4*words bytes."""
@@ -63,19 +68,11 @@ def _memory(intrinsic: Callable[..., Any], aligned: bool) -> dict[str, Any]:
 
         return pointer(pointer, types.int64), codegen
 
-    @intrinsic
-    def float_of_bits(typingctx: Any, bits: Any) -> Any:
+    def bitcast(signature: Any, machine: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return builder.bitcast(args[0], _F32)
+            return builder.bitcast(args[0], machine)
 
-        return types.float32(types.uint32), codegen
-
-    @intrinsic
-    def bits_of_float(typingctx: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return builder.bitcast(args[0], _I32)
-
-        return types.uint32(types.float32), codegen
+        return intrinsic(lambda typingctx, value: (signature, codegen))
 
     @intrinsic
     def shift_right(typingctx: Any, word: Any, bits: Any) -> Any:
@@ -93,8 +90,8 @@ def _memory(intrinsic: Callable[..., Any], aligned: bool) -> dict[str, Any]:
         "load4": _load_words(intrinsic, 1, 4 if aligned else 1),
         "load2": load2,
         "advance": advance,
-        "float_of_bits": float_of_bits,
-        "bits_of_float": bits_of_float,
+        "float_of_bits": bitcast(types.float32(types.uint32), _F32),
+        "bits_of_float": bitcast(types.uint32(types.float32), _I32),
     }
 
 
@@ -149,6 +146,19 @@ def gpu_ops() -> SimpleNamespace:
             types.int32(types.uint32, types.uint32, types.int32),
             "dp4a.s32.s32 $0, $1, $2, $3;",
             "=r,r,r,r",
+        ),
+        dp4a_unsigned=_asm(
+            intrinsic,
+            types.int32(types.uint32, types.uint32, types.int32),
+            "dp4a.u32.s32 $0, $1, $2, $3;",
+            "=r,r,r,r",
+        ),
+        first_byte=_asm(intrinsic, types.float32(types.uint32), "cvt.rn.f32.s8 $0, $1;", "=f,r"),
+        second_byte=_asm(
+            intrinsic,
+            types.float32(types.uint32),
+            "{ .reg .b32 b; shr.u32 b, $1, 8; cvt.rn.f32.s8 $0, b; }",
+            "=f,r",
         ),
         float_of_half=_asm(
             intrinsic,
@@ -214,6 +224,24 @@ def cpu_ops() -> SimpleNamespace:
         return int32(total)
 
     @njit
+    def dp4a_unsigned(a, b, c):  # uint32, uint32, int32 -> int32
+        total = int(c)
+        for k in range(4):
+            x = int((uint32(a) >> uint32(8 * k)) & uint32(255))
+            y = int((uint32(b) >> uint32(8 * k)) & uint32(255))
+            total += x * (y - 256 * (y >> 7))
+        return int32(total)
+
+    @njit
+    def first_byte(w):  # uint32 -> float32
+        byte = int(uint32(w) & uint32(255))
+        return float32(byte - 256 * (byte >> 7))
+
+    @njit
+    def second_byte(w):  # uint32 -> float32
+        return first_byte(uint32(uint32(w) >> uint32(8)))
+
+    @njit
     def float_of_half(h):  # uint32 with f16 bits -> float32
         sign = uint32((uint32(h) & uint32(0x8000)) << uint32(16))
         exponent = uint32((uint32(h) >> uint32(10)) & uint32(31))
@@ -257,5 +285,6 @@ def cpu_ops() -> SimpleNamespace:
 
     return SimpleNamespace(
         jit=njit, mul=mul, add=add, sub=sub, fused=fused, divide=divide, square_root=square_root, dp4a=dp4a,
+        dp4a_unsigned=dp4a_unsigned, first_byte=first_byte, second_byte=second_byte,
         float_of_half=float_of_half, half_of_float=half_of_float, round_to_int=round_to_int, **memory,
     )  # fmt: skip

@@ -94,8 +94,7 @@ def cpu_extras() -> SimpleNamespace:
 def functions(ops: SimpleNamespace) -> SimpleNamespace:
     """activation, hold, place, group_of and term: see the module's docstring and ring_rows.py."""
     on_gpu = ops is _ops.gpu_ops()
-    dp4a = (held.gpu_extras() if on_gpu else held.cpu_extras()).dp4a_unsigned
-    extras = gpu_extras() if on_gpu else cpu_extras()
+    dp4a, extras = ops.dp4a_unsigned, gpu_extras() if on_gpu else cpu_extras()
     permuted, upper_half = extras.permuted, extras.upper_half
     scale0, scale1, minimum0, minimum1 = extras.bits
     jit, mul, add, sub, fused = ops.jit, ops.mul, ops.add, ops.sub, ops.fused

@@ -35,7 +35,6 @@ class DeviceFacts:
 
     dram_bps            nominal bytes/s of the memory interface
     read_ceiling_bps    bytes/s that a read is known to reach (measured or recorded), or None
-    sector_bytes        what one L2 request moves; traffic_bytes counts these
     dram_fetch_bytes    what DRAM is thought to move at least; a hypothesis where `sources` says so
     sm_clock_hz         highest SM clock; an L1 wavefront takes one of its cycles
     dram_latency_s      load latency out of DRAM, or None: no latency is then predicted
@@ -56,7 +55,6 @@ class DeviceFacts:
     l2_bytes: int
     dram_bps: float
     read_ceiling_bps: float | None = None
-    sector_bytes: int = 32
     dram_fetch_bytes: int = 32
     sm_clock_hz: float | None = None
     dram_latency_s: float | None = None

@@ -2,17 +2,16 @@
 
     dram     traffic_bytes over the device's read ceiling
     l1       L1 wavefronts over SMs x clock, one per cycle (a lower bound, see core.trace)
-    issue    warp instructions over SMs x 4 x clock, where the caller counted them
     latency  Little's law: the traffic over (bytes in flight / latency), where the device states one
     tail     what the part-filled last wave adds to the largest of these
     launch   the device's fixed cost of a launch in a graph, where stated
 
-time = max(dram, l1, issue, latency) + tail + launch, and the largest term is the one that binds. In the
-last wave l1 and issue run on the SMs that still hold a block, and latency with the blocks that are
-left; dram does not slow down. A term that the device cannot support is absent, not zero.
+time = max(dram, l1, latency) + tail + launch, and the largest term is the one that binds. In the last
+wave l1 runs on the SMs that still hold a block, and latency with the blocks that are left; dram does
+not slow down. A term that the device cannot support is absent, not zero.
 
-Known error, as content rate predicted against the figure known (no issue count, no latency; the H200's
-are of trial kernels, not of the ones here):
+Known error, as content rate predicted against the figure known (no latency; the H200's are of trial
+kernels, not of the ones here):
 
     gb10 recorded   ffn_down_14b  padded 233 / 176.5   dpl 248 / 212.9
                     lm_head_14b   padded 235 / 208.3   dpl 250 / 250.0 (sets the ceiling)
@@ -40,9 +39,6 @@ from probes.device.occupancy import occupancy, waves
 WAVEFRONT_BYTES = 128
 """What L1 hands out per cycle at best."""
 
-SCHEDULERS = 4
-"""Warp instructions that an SM issues per cycle at best."""
-
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
@@ -69,14 +65,12 @@ def predict(
     l1_requested_bytes: int,
     *,
     l1_wavefronts: int | None = None,
-    warp_instructions: int | None = None,
 ) -> Prediction:
     """Estimate one launch of `launch.grid` blocks on `dev`.
 
     in_flight_bytes_per_thread  weight bytes a thread has asked for at a time (26.25 per q6_K unit)
     l1_requested_bytes          bytes asked of L1, repeats included (core.trace.requests)
     l1_wavefronts               L1 cycles if traced; else l1_requested_bytes / 128
-    warp_instructions           instructions of all warps if counted; else no issue term
 
     Raises BadInput if the kernel cannot be launched on `dev`, or for negative or missing amounts.
     """
@@ -94,8 +88,6 @@ def predict(
     if dev.sm_clock_hz is not None:
         cycles = math.ceil(l1_requested_bytes / WAVEFRONT_BYTES) if l1_wavefronts is None else l1_wavefronts
         full["l1"] = cycles / (dev.sms * dev.sm_clock_hz)
-        if warp_instructions is not None:
-            full["issue"] = warp_instructions / (dev.sms * SCHEDULERS * dev.sm_clock_hz)
     if dev.dram_latency_s is not None:
         threads = dev.sms * occ.blocks_per_sm * launch.block
         full["latency"] = work.traffic_bytes * dev.dram_latency_s / (threads * in_flight_bytes_per_thread)
@@ -115,5 +107,5 @@ def _tail(full: dict[str, float], grid: int, sms: int, blocks_per_sm: int) -> fl
     if not left:
         return 0.0
     busy_sms, slots = min(1.0, left / sms), left / (sms * blocks_per_sm)
-    speed = {"dram": 1.0, "l1": busy_sms, "issue": busy_sms, "latency": slots}
+    speed = {"dram": 1.0, "l1": busy_sms, "latency": slots}
     return max(t * share / speed[k] for k, t in full.items()) - max(full.values()) * share

@@ -45,11 +45,6 @@ class Occupancy:
     blocks_per_sm: int
     limiter: Limiter
     limits: dict[Limiter, int]
-    block: int
-    warps_per_sm: int
-    occupancy: float
-    registers_per_block: int
-    smem_per_block_bytes: int
 
 
 def _round_up(x: int, unit: int) -> int:
@@ -99,23 +94,7 @@ def occupancy(res: Resources, block: int, smem_dynamic: int, dev: DeviceFacts) -
         "shared memory": by_smem,
     }
     limiter = min(limits, key=lambda k: limits[k])
-    blocks = limits[limiter]
-    resident = blocks * warps
-    return Occupancy(
-        blocks, limiter, limits, block, resident, resident / dev.max_warps_per_sm, per_warp * warps, smem
-    )
-
-
-def max_registers(blocks_per_sm: int, block: int, dev: DeviceFacts) -> int:
-    """Most registers per thread with which `blocks_per_sm` blocks still fit: what launch bounds ask for.
-
-    A multiple of 8, at most 255. Raises BadInput where no register count allows that many blocks.
-    """
-    for registers in [255, *range(248, 0, -8)]:
-        most = occupancy(Resources(registers), block, 0, dev).blocks_per_sm
-        if most >= blocks_per_sm:
-            return int(registers)
-    raise BadInput(f"{blocks_per_sm} blocks of {block} threads do not fit an SM of {dev.name}; {most} do")
+    return Occupancy(limits[limiter], limiter, limits)
 
 
 def waves(grid: int, sms: int, blocks_per_sm: int) -> float:

@@ -68,8 +68,8 @@ def refused(
 ) -> Row:
     """The row of what must not be launched here."""
     return Row(
-        probe=probe, case=case.id, variant=v.name, backend=backend, source=source, device=facts.slug, kv=case.kv,
-        l2_bytes=facts.l2_bytes, counts=dict(case.counts) or None,
+        probe=probe, case=case.id, variant=v.name, backend=backend, source=source, device=facts.slug,
+        kv=case.kv, l2_bytes=facts.l2_bytes, counts=dict(case.counts) or None,
         shape=[case.shape.od, case.shape.id] if case.shape else None, role=v.role, of=v.of or None,
         sweep=case.sweep or None, skipped=why,
     )  # fmt: skip

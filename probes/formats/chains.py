@@ -60,19 +60,11 @@ def steps(count: int) -> tuple[np.uint32, np.uint32]:
     return np.uint32(a), np.uint32(b)
 
 
-def compute(words: int, iters: int, prev: U32, launches: int = CHAIN) -> U32:
-    """Result of `launches` launches with `words` words a thread, u32[threads]; `compute_fast` is the same."""
-    threads = prev.size
-    a, b = steps(iters // 2)
-    first = np.arange(threads * words, dtype=np.uint32).reshape(threads, words) * a + b
-    a, b = steps(iters - iters // 2)
-    for _ in range(launches):
-        prev = ((first ^ prev[::-1, None]) * a + b).sum(axis=1, dtype=np.uint32)
-    return prev
-
-
 def compute_fast(words: int, iters: int, prev: U32, launches: int = CHAIN) -> U32:
-    """`compute`, compiled: the largest grids hold 400 million words a chain."""
+    """Result of `launches` launches with `words` words a thread, u32[threads].
+
+    Compiled by Numba: the largest grids hold 400 million words a chain.
+    """
     a, b = steps(iters // 2)
     c, d = steps(iters - iters // 2)
     for _ in range(launches):

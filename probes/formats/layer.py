@@ -132,10 +132,10 @@ def swiglu_quantise(gu: F32) -> U8:
     return q8.quantise(swiglu(gate, up))
 
 
-def rope_table(position: int, theta: float = 1e6) -> F32:
-    """cos then sin of position * theta^(-i / 64), i < 64, f32[128]: made on the host, in float64."""
+def rope_table(position: int) -> F32:
+    """cos then sin of position * 1e6^(-i / 64), i < 64, f32[128]: made on the host, in float64."""
     half = CONSTANTS.head // 2
-    angle = position * theta ** (-np.arange(half) / half)
+    angle = position * 1e6 ** (-np.arange(half) / half)
     return np.concatenate([np.cos(angle), np.sin(angle)]).astype(np.float32)
 
 

@@ -10,8 +10,6 @@ from the row's start. Both kernel packages read these rows; neither repeats a nu
 Grouped, a unit's nibbles are 16 bytes (byte k: value k low, value 16 + k high) and its high bits 8
 (for j, k < 4: value 4j + k in bits 2j..2j+1 of byte k, value 16 + 4j + k in the same bits of byte
 4 + k). Scales and d are the same bytes in every layout; every other byte of a row is 0.
-
-Importing this module loads no NumPy; `pack` and `unpack` do when called.
 """
 
 from __future__ import annotations
@@ -19,12 +17,9 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from probes.core.types import BadInput, Shape
-
-if TYPE_CHECKING:
-    pass
 
 Order = Literal["gguf", "group"]
 """`gguf`: two units share each ql byte, four each qh byte. `group`: each unit owns its bytes."""

@@ -40,7 +40,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.core.types import VIRTUAL_THREADS, BadInput, Shape
+from probes.core.types import BadInput, Shape
 from probes.formats.layouts import BLOCK_BYTES, Layout, Piece
 
 SECTOR = 32
@@ -71,24 +71,13 @@ class Load:
 class LoadCount:
     """One load instruction over a whole launch.
 
-    warp_loads           instructions issued, one per warp and iteration
     requested_bytes      bytes that active lanes ask for, repeats included
-    sectors, lines       distinct 32 B sectors and 128 B lines of each instruction, added up
     wavefronts           L1 cycles at least, by the model of the module
     """
 
     name: str
-    width: int
-    warp_loads: int
     requested_bytes: int
-    sectors: int
-    lines: int
     wavefronts: int
-
-    @property
-    def sectors_per_request(self) -> float:
-        """Sectors that one warp load touches: 16 is a full 512-byte load, more is waste."""
-        return self.sectors / self.warp_loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +119,6 @@ def activation_loads(nbe: int) -> tuple[Load, ...]:
     """The five 8-byte loads of each unit's pad40 activations; the same for every row."""
     unit = np.arange(UNITS_PER_BLOCK * nbe, dtype=np.int64)
     return tuple(Load(f"x8+{at}", 8, 40 * unit + at) for at in range(0, 40, 8))
-
-
-def asked_per_unit(lay: Layout) -> tuple[int, int]:
-    """(ql and qh bytes that one unit asks for, bytes of them that are its own): (64, 24) or (24, 24).
-
-    The difference, 5/8 of the gguf order's quant bytes, is asked for again by a neighbouring lane.
-    """
-    return sum(x.width for x in weight_loads(lay, 1) if x.name.startswith("q")), 24
 
 
 def _period(stride: int, granule: int) -> int:
@@ -188,7 +169,7 @@ def _rows_fetched(lay: Layout, nbe: int, rows: int, granule: int, scope: Scope) 
     return int(np.unique(group * (piece.max() + 1) + piece).size)
 
 
-def fetched_bytes(lay: Layout, shape: Shape, granularity: int = SECTOR, scope: Scope = "matrix") -> int:
+def fetched_bytes(lay: Layout, shape: Shape, granularity: int, scope: Scope) -> int:
     """Weight bytes moved when every piece of `granularity` bytes is fetched once per `scope`.
 
     "matrix": once in all, what a perfect cache moves. "warp", "block": once for each warp's 32 units,
@@ -205,19 +186,9 @@ def fetched_bytes(lay: Layout, shape: Shape, granularity: int = SECTOR, scope: S
     return count * granularity
 
 
-def traffic_bytes(lay: Layout, shape: Shape, granularity: int = SECTOR) -> int:
-    """`granularity` x the distinct pieces of that size that the weight loads touch: the least to move."""
-    return fetched_bytes(lay, shape, granularity, "matrix")
-
-
-def dead_bytes(lay: Layout, shape: Shape) -> int:
-    """Stored bytes that no load ever asks for: padding inside blocks and at row ends."""
-    return shape.od * lay.row_stride(shape.nbe) - fetched_bytes(lay, shape, 1, "matrix")
-
-
-def useful_fraction(lay: Layout, shape: Shape, granularity: int = SECTOR, scope: Scope = "matrix") -> float:
-    """Content over bytes moved: 210/224 for padded at 32 B, 210/256 for it at 64 B per block."""
-    return shape.od * shape.nbe * BLOCK_BYTES / fetched_bytes(lay, shape, granularity, scope)
+def traffic_bytes(lay: Layout, shape: Shape) -> int:
+    """32 x the distinct sectors that the weight loads touch: the least to move."""
+    return fetched_bytes(lay, shape, SECTOR, "matrix")
 
 
 def _distinct(values: I64, lanes: int) -> tuple[I64, I64]:
@@ -235,38 +206,24 @@ def _wavefronts(start: I64, width: int) -> int:
     return int(per_bank.reshape(-1, BANKS).max(axis=1).sum())
 
 
-def _count(load: Load, base: int) -> tuple[int, int, int]:
-    """(sectors, lines, wavefronts) of one row's warp loads, the row starting at byte `base`."""
-    start = load.address + base
-    sectors, lines = (_distinct(_spans(start, load.width, g), WARP)[0].size for g in (SECTOR, LINE))
-    return sectors, lines, _wavefronts(start, load.width)
-
-
 def requests(lay: Layout, shape: Shape) -> Requests:
-    """What one launch over the matrix asks of L1: loads, bytes, sectors, lines and wavefronts.
+    """What one launch over the matrix asks of L1: loads, bytes and wavefronts.
 
     Each row starts its own warps (256 threads per row), so no instruction spans two rows.
     """
-    units = shape.nunits
-    warps = -(-units // WARP)
     period = _period(lay.row_stride(shape.nbe), LINE)
     full, rest = divmod(shape.od, period)
     counts = []
-    for load in (*weight_loads(lay, shape.nbe), *activation_loads(shape.nbe)):
-        weight = not load.name.startswith("x8")
-        total = np.zeros(3, np.int64)
-        for phase in range(min(period, shape.od) if weight else 1):
-            rows = full + (phase < rest) if weight else shape.od
-            total += rows * np.array(_count(load, phase * lay.row_stride(shape.nbe) if weight else 0))
-        sectors, lines, wavefronts = (int(x) for x in total)
-        asked = shape.od * units * load.width
-        counts.append(LoadCount(load.name, load.width, shape.od * warps, asked, sectors, lines, wavefronts))
-    weights = sum(c.requested_bytes for c in counts if not c.name.startswith("x8"))
+    for load in weight_loads(lay, shape.nbe):
+        wavefronts = 0
+        for phase in range(min(period, shape.od)):
+            start = load.address + phase * lay.row_stride(shape.nbe)
+            wavefronts += (full + (phase < rest)) * _wavefronts(start, load.width)
+        counts.append(LoadCount(load.name, shape.od * shape.nunits * load.width, wavefronts))
+    weights = sum(c.requested_bytes for c in counts)
+    for load in activation_loads(shape.nbe):
+        wavefronts = shape.od * _wavefronts(load.address, load.width)
+        counts.append(LoadCount(load.name, shape.od * shape.nunits * load.width, wavefronts))
     return Requests(
         tuple(counts), weights, sum(c.requested_bytes for c in counts), sum(c.wavefronts for c in counts)
     )
-
-
-def iterations(shape: Shape) -> int:
-    """Units that the busiest of a row's 256 threads takes: the loop form's trips."""
-    return -(-shape.nunits // VIRTUAL_THREADS)

@@ -42,25 +42,25 @@ class Buffer:
             raise
         return buffer
 
-    def upload(self, array: NDArray[Any], offset: int = 0) -> None:
-        """Copy a host array to the device, `offset` bytes in."""
+    def upload(self, array: NDArray[Any]) -> None:
+        """Copy a host array to the start of the buffer."""
         from cuda.bindings import driver
 
         host = np.ascontiguousarray(array)
-        call(driver.cuMemcpyHtoD, self.address + offset, host.ctypes.data, host.nbytes)
+        call(driver.cuMemcpyHtoD, self.address, host.ctypes.data, host.nbytes)
 
     def _copy_within(self, to: int, source: int, size: int) -> None:
         from cuda.bindings import driver
 
         call(driver.cuMemcpyDtoD, self.address + to, self.address + source, size)
 
-    def download(self, dtype: Any, count: int, offset: int = 0) -> NDArray[Any]:
-        """The first `count` elements, `offset` bytes in, as a host array. Waits for the device."""
+    def download(self, dtype: Any, count: int) -> NDArray[Any]:
+        """The first `count` elements as a host array. Waits for the device."""
         from cuda.bindings import driver
 
         host = np.empty(count, dtype)
         call(driver.cuCtxSynchronize)
-        call(driver.cuMemcpyDtoH, host.ctypes.data, self.address + offset, host.nbytes)
+        call(driver.cuMemcpyDtoH, host.ctypes.data, self.address, host.nbytes)
         return host
 
     def poison(self) -> None:

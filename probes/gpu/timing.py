@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probes.core.types import LaunchConfig, Progress, WrongResult
-from probes.gpu.driver import call, tried
+from probes.gpu.driver import tried
 from probes.gpu.graph import Eager, Graph, capture
 from probes.gpu.kernels import Kernel, Launch, Step
 from probes.gpu.memory import Buffer
@@ -227,16 +227,16 @@ def replay_s(stream: Any, arm: Arm) -> float:
         return float((end - middle) - (middle - start)) * 1e-3 / len(arm.launches)
 
 
-def event_loop_s(stream: Any, arm: Arm, rounds: int = 5) -> float:
+def event_loop_s(stream: Any, arm: Arm) -> float:
     """Seconds per launch of a plain loop of launches between two events: the slope's cross-check.
 
-    Median of `rounds`; every round walks all copies. Launch overhead hides only behind kernels of
+    Median of 5 rounds; every round walks all copies. Launch overhead hides only behind kernels of
     some 50 us and more, so nothing shorter is to be compared with it.
     """
     start, end = _events(stream, 2)
     out = []
     with tried(f"timing {arm.name}"):
-        for _ in range(rounds):
+        for _ in range(5):
             stream.record(start)
             for launch in arm.launches:
                 launch.enqueue(stream)
@@ -246,17 +246,21 @@ def event_loop_s(stream: Any, arm: Arm, rounds: int = 5) -> float:
     return float(np.median(out))
 
 
-def rotation(stored_bytes: int, l2_bytes: int, free_bytes: int, most_nodes: int = 768) -> int:
+MOST_NODES = 768
+"""Nodes of a graph that more copies would not make colder."""
+
+
+def rotation(stored_bytes: int, l2_bytes: int, free_bytes: int) -> int:
     """Copies of a weight to rotate over so that every launch reads cold memory.
 
     4 GiB of copies where memory allows (a sixth of what is free at most), never less than
-    max(4 x L2, 1 GiB) where it does not, and no more than `most_nodes` beyond that floor.
+    max(4 x L2, 1 GiB) where it does not, and no more than MOST_NODES beyond that floor.
     """
     floor = max(4 * l2_bytes, 1 << 30)
     want = max(min(4 << 30, free_bytes // 6), min(floor, free_bytes // 6))
     copies = -(-want // stored_bytes)
-    if copies > most_nodes:
-        copies = max(most_nodes, -(-floor // stored_bytes))
+    if copies > MOST_NODES:
+        copies = max(MOST_NODES, -(-floor // stored_bytes))
     return max(1, min(copies, free_bytes // 6 // stored_bytes))
 
 

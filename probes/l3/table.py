@@ -151,7 +151,9 @@ def cases(args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:
         by_nf: dict[int, list[Backend]] = {}
         found = fit("l3_form_b")
         if not found:
-            raise BadInput("--match-waves counts form_b's blocks per SM, and its registers are not recorded here")
+            raise BadInput(
+                "--match-waves needs form_b's registers, which are not recorded for this device"
+            )
         for backend, per_sm in found.items():
             by_nf.setdefault(nf_for_waves(args.match_waves, sms, per_sm), []).append(backend)
         return [made(f"gate_up_nf{nf}", nf, cols, backends=tuple(who)) for nf, who in by_nf.items()]

@@ -99,7 +99,6 @@ def collect(
     driver: str | None = None,
     device_facts: Mapping[str, Any] | None = None,
     neighbours: Sequence[str] = (),
-    notes: Sequence[str] = (),
     environment: Sequence[str] = (),
     argv: Sequence[str] | None = None,
     extra_versions: Mapping[str, str] | None = None,
@@ -121,18 +120,17 @@ def collect(
         time_utc=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         device_facts=dict(device_facts or {}),
         neighbours=list(neighbours),
-        notes=list(notes),
         settings=public(settings()),
         environment=list(environment),
     )
 
 
-def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+def versions() -> dict[str, str]:
     """Versions of Python, the platform and the packages installed here; what is absent is left out."""
     from importlib import metadata  # late: it costs more than this whole module
 
     found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
-    for name in packages:
+    for name in PACKAGES:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -140,7 +138,7 @@ def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     return found
 
 
-def git_state(folder: Path | None = None, timeout_s: float = 5.0) -> dict[str, Any] | None:
+def git_state(folder: Path | None = None) -> dict[str, Any] | None:
     """{"commit", "dirty"} of the checkout that this code runs from; None where it is none.
 
     A wheel inside somebody's repository is not that repository's code, so the file itself must be
@@ -154,7 +152,7 @@ def git_state(folder: Path | None = None, timeout_s: float = 5.0) -> dict[str, A
                 ["git", "-C", str(here), *args],
                 capture_output=True,
                 text=True,
-                timeout=timeout_s,
+                timeout=5.0,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired):

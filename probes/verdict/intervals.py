@@ -108,10 +108,7 @@ def interval_processes(
 
 
 def weighted_ratio(
-    parts: Sequence[tuple[float, ArrayLike, ArrayLike]],
-    seed: int,
-    level: float = LEVEL,
-    n: int = RESAMPLES,
+    parts: Sequence[tuple[float, ArrayLike, ArrayLike]], seed: int, n: int = RESAMPLES
 ) -> Interval:
     """Ratio of two model sums, Σ count·t_a / Σ count·t_b, from parts (count, a, b).
 
@@ -131,7 +128,7 @@ def weighted_ratio(
         triples.append((float(count), np.atleast_2d(ratios), np.atleast_2d(times)))
     if len({r.shape[0] for _, r, _ in triples}) != 1:
         raise BadInput(f"parts differ in processes: {[r.shape[0] for _, r, _ in triples]}")
-    return _model(triples, seed, level, n)
+    return _model(triples, seed, LEVEL, n)
 
 
 def floor_of(intervals: Sequence[Interval]) -> float:
@@ -141,16 +138,12 @@ def floor_of(intervals: Sequence[Interval]) -> float:
     return max(abs(end - 1.0) for i in intervals for end in (i.low, i.high))
 
 
-def noise_floor(
-    aa_ratios: Sequence[ArrayLike], seed: int = 0, level: float = LEVEL, n: int = RESAMPLES
-) -> float:
+def noise_floor(aa_ratios: Sequence[ArrayLike], seed: int, n: int = RESAMPLES) -> float:
     """The largest |end - 1| over the intervals of A/A pairs: each f64[w], or f64[p, w] over processes."""
     found = []
     for pair in aa_ratios:
         r = np.asarray(pair, dtype=np.float64)
-        found.append(
-            interval(r, seed, level, n) if r.ndim == 1 else interval_processes(list(r), seed, level, n)
-        )
+        found.append(interval(r, seed, n=n) if r.ndim == 1 else interval_processes(list(r), seed, n=n))
     return floor_of(found)
 
 

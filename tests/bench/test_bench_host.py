@@ -83,7 +83,8 @@ def test_packing_against_a_copy(benchmark: Any, raw: np.ndarray, lay: Layout, di
         copy_gbps=round(raw.nbytes / plain_s / 1e9, 2), pack_gbps=round(raw.nbytes / packed_s / 1e9, 2),
     )  # fmt: skip
     benchmark.pedantic(run, rounds=3, iterations=1)
-    assert ratio >= 0.5, f"{direction} {lay.name} at {ratio:.2f} of a copy's speed on {threads} threads"
+    wanted = 0.5 if lay.order == "gguf" else 0.25  # group order moves bits as well as bytes
+    assert ratio >= wanted, f"{direction} {lay.name} at {ratio:.2f} of a copy's speed on {threads} threads"
 
 
 @pytest.mark.parametrize("form", [q6k, q4k], ids=["q6k", "q4k"])

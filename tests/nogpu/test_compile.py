@@ -16,13 +16,12 @@ from kernels_cu import build
 from kernels_numba import compile as numba_compile
 from probes import bench as bench_module
 from probes import compiling, sass
-from probes.engine.compiling import Wanted, compile_all
 from probes.core import cubin, settings
-from probes.report import provenance
-from probes.device import resources
-from probes.report import tables
-from probes.formats.layouts import LAYOUTS
 from probes.core.types import BadInput, Resources, Unavailable
+from probes.device import resources
+from probes.engine.compiling import Wanted, compile_all
+from probes.formats.layouts import LAYOUTS
+from probes.report import provenance, tables
 
 ROOT = Path(__file__).resolve().parents[2]
 

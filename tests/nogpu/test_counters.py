@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from probes import cli, profiling
+from probes.core.types import Unavailable
+from probes.gpu import counters, facts, sms
 from probes.report import store
 from probes.report.provenance import Head
 from probes.report.rows import Row
-from probes.core.types import Unavailable
-from probes.gpu import counters, facts, sms
 
 HEAD = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size",'

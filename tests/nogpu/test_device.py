@@ -37,7 +37,7 @@ def test_every_fact_has_a_source_and_the_facts_agree(slug: str) -> None:
     assert d.max_warps_per_sm * profiles.WARP == d.max_threads_per_sm
     assert d.smem_per_block_max_bytes + d.smem_reserved_per_block_bytes == d.smem_per_sm_bytes
     assert d.regs_per_sm == 65536
-    assert d.sector_bytes <= d.dram_fetch_bytes <= 64
+    assert 32 <= d.dram_fetch_bytes <= 64
     assert d.read_ceiling_bps is None or 0.8 * d.dram_bps < d.read_ceiling_bps < d.dram_bps
     assert d.ceiling_bps == (d.read_ceiling_bps or d.dram_bps)
     assert profiles.find(d.name) is d

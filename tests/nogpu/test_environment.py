@@ -7,10 +7,10 @@ import json
 import pytest
 
 from probes.core import environment
+from probes.core.types import BadInput
 from probes.report import tables
 from probes.report.provenance import Head
 from probes.report.rows import Row
-from probes.core.types import BadInput
 
 ROW = Row(
     probe="l1", case="c", variant="v", backend="cu", source="measured", device="nvidia-h200",

@@ -11,9 +11,9 @@ import pytest
 
 from probes import __main__ as everything
 from probes import bench, cli
-from probes.report.rows import Row
 from probes.core.types import Fault
 from probes.gpu import facts
+from probes.report.rows import Row
 from tests.nogpu.fake_driver import FakeDriver
 
 MISMATCH = "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from probes.bench import Bench
 
 from probes import (
     cli,
@@ -21,7 +22,6 @@ from probes import (
     l2_ring,
     l2_ring_buffers,
 )
-from probes.bench import Bench
 from probes.core.types import Resources, Shape, Unavailable, WrongResult
 from probes.device import facts as profiles
 from probes.device import pipeline, tuning

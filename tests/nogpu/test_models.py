@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from probes.core.types import BadInput, Shape
-from probes.formats import gguf as gguf_file
 from probes.formats import layouts, models
-from probes.formats.layouts import layout
-
-GGUF = Path(__file__).parents[1] / "data" / "minilm-ffn_down-48rows.gguf"
+from probes.formats.layouts import layout, ledger
 
 
 def test_tables_are_the_shapes_of_the_record() -> None:
@@ -31,23 +26,17 @@ def test_the_layer_rule() -> None:
 
 def test_bytes_of_the_record() -> None:
     big, small = models.model("14b"), models.model("7b")
-    assert models.q6k_bytes(big) == 2_135_347_200 and models.q6k_bytes(small) == 1_247_877_120
-    assert round(models.duplicated_bytes(big, layout("dpl")) / 1e9, 2) == 2.14
-    assert round(models.duplicated_bytes(small, layout("dpl")) / 1e9, 2) == 1.25
-    assert models.duplicated_bytes(big, layout("gpl")) == models.duplicated_bytes(big, layout("dpl"))
+
+    def held(one: models.Model, name: str) -> int:
+        return sum(t.count * ledger(layout(name), t.shape).stored_bytes for t in one.tensors)
+
+    content = sum(t.count * ledger(layout("dpl"), t.shape).content_bytes for t in big.tensors)
+    assert content == 2_135_347_200
+    assert round(held(big, "dpl") / 1e9, 2) == 2.14 and round(held(small, "dpl") / 1e9, 2) == 1.25
+    assert held(big, "gpl") == held(big, "dpl")
     # row padding is all that dpl adds to the content: 4 B a row of ffn_down, 8 of lm_head and attn_v
-    padding = 24 * 5120 * 4 + 152064 * 8 + 24 * 1024 * 8
-    assert models.duplicated_bytes(big, layout("dpl")) - models.q6k_bytes(big) == padding
-    assert models.duplicated_bytes(big, layout("gs")) == models.q6k_bytes(big) * 224 // 210
-    assert models.duplicated_bytes(big, layout("padded")) == 0
-
-
-def test_bytes_of_a_file() -> None:
-    infos = gguf_file.tensors(GGUF)
-    assert models.duplicated_bytes_gguf(infos, layout("dpl")) == 48 * ((6 * 210 + 15) & ~15)
-    assert models.duplicated_bytes_gguf(infos, layout("gs")) == 48 * 6 * 224
-    assert models.duplicated_bytes_gguf(infos, layout("padded")) == 0
-    assert models.duplicated_bytes_gguf([], layout("dpl")) == 0
+    assert held(big, "dpl") - content == 24 * 5120 * 4 + 152064 * 8 + 24 * 1024 * 8
+    assert held(big, "gs") == content * 224 // 210
 
 
 def test_unknown_model() -> None:

@@ -9,12 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from probes.core.types import BadInput, Resources
 from probes.device import facts as profiles
-from probes.device.occupancy import Limiter, max_registers, occupancy, tail_fraction, waves
+from probes.device.occupancy import Limiter, occupancy, tail_fraction, waves
 
 DEVICES = ("gb10", "h200", "a100", "rtx4090")
 
@@ -80,8 +78,6 @@ def test_the_limiter_is_named(slug: str, registers: int, static: int, blocks: in
     o = occupancy(Resources(registers, static), 256, 0, profiles.load(slug))
     assert (o.blocks_per_sm, o.limiter) == (blocks, limiter)
     assert min(o.limits.values()) == blocks
-    assert o.warps_per_sm == 8 * blocks
-    assert o.occupancy == 8 * blocks / profiles.load(slug).max_warps_per_sm
 
 
 def test_small_blocks_are_limited_by_block_slots() -> None:
@@ -89,9 +85,10 @@ def test_small_blocks_are_limited_by_block_slots() -> None:
 
 
 def test_allocation_granularities() -> None:
-    o = occupancy(Resources(33, 1), 96, 0, profiles.load("h200"))
-    assert o.registers_per_block == 3 * 1280  # 33 x 32 rounded up to 256s
-    assert o.smem_per_block_bytes == 1152  # 1 + 1024 reserved, in pieces of 128
+    h200 = profiles.load("h200")
+    limits = occupancy(Resources(33, 1), 96, 0, h200).limits
+    assert limits["registers"] == 16384 // 1280 * 4 // 3  # 33 x 32 rounded up to 256s, by partition
+    assert limits["shared memory"] == h200.smem_per_sm_bytes // 1152  # 1 + 1024 reserved, in pieces of 128
 
 
 def test_a_launch_that_cannot_be_says_why() -> None:
@@ -108,25 +105,6 @@ def test_a_bad_block_is_refused(block: int) -> None:
 def test_negative_resources_are_refused() -> None:
     with pytest.raises(BadInput, match="negative"):
         occupancy(Resources(32), 128, -1, profiles.load("h200"))
-
-
-def test_registers_for_a_wanted_occupancy() -> None:
-    for slug in ("gb10", "h200"):
-        dev = profiles.load(slug)
-        assert max_registers(6, 256, dev) == 40  # what launch bounds (256, 6) hold a kernel to
-        assert max_registers(5, 256, dev) == 48
-        assert max_registers(1, 256, dev) == 255
-    with pytest.raises(BadInput, match="7 blocks of 256 threads do not fit an SM of NVIDIA GB10; 6 do"):
-        max_registers(7, 256, profiles.load("gb10"))
-
-
-@given(st.integers(1, 6), st.integers(1, 256))
-def test_one_register_unit_more_would_not_fit(blocks: int, block: int) -> None:
-    dev = profiles.load("gb10")
-    registers = max_registers(blocks, block, dev)
-    assert occupancy(Resources(registers), block, 0, dev).blocks_per_sm >= blocks
-    if registers < 255:
-        assert occupancy(Resources(registers + 1), block, 0, dev).blocks_per_sm < blocks
 
 
 def test_the_recorded_geometry_is_one_and_a_half_waves() -> None:

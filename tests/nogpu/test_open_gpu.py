@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from probes.core import environment
-from probes.device import tuning
 from probes.core.types import BadInput, Unavailable
+from probes.device import tuning
 from probes.gpu import carveout, facts, partition, sms
 from probes.gpu.driver import ADVICE
 from tests.nogpu.fake_driver import FakeDriver

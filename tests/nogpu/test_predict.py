@@ -52,13 +52,6 @@ def test_l1_term_counts_wavefronts_or_bytes() -> None:
     assert by_wavefronts.time_s == pytest.approx(2e-4)
 
 
-def test_issue_term_only_where_instructions_were_counted() -> None:
-    assert "issue" not in estimate().terms
-    p = estimate(warp_instructions=4 * 100 * 300_000)
-    assert p.limiter == "issue"
-    assert p.time_s == pytest.approx(3e-4)
-
-
 def test_latency_term_is_littles_law() -> None:
     assert "latency" not in estimate().terms
     p = estimate(dataclasses.replace(ROUND, dram_latency_s=1e-6))

@@ -87,9 +87,10 @@ def test_recorded_resources_are_what_the_compilers_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compiled afresh: Numba always, C++ where there is an nvcc of the recorded version."""
+    from probes.resources import ARCHS
+
     from kernels_cu import build
     from kernels_numba import compile as numba_compile
-    from probes.resources import ARCHS
 
     monkeypatch.setenv("PROBES_BUILD_DIR", str(tmp_path))
     known = resources.load_resources()

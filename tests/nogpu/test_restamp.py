@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from probes import resources
-from probes.device import resources
 from probes.core.cubin import Section
 from probes.core.types import Resources
+from probes.device import resources
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD, NEW = "ab" * 32, "cd" * 32

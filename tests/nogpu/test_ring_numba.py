@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from probes.l3_data import Wanted
 
 from probes import l3_data
 from probes.core.types import Resources, Shape, Unavailable
@@ -17,7 +18,6 @@ from probes.formats import layer as decode_layer
 from probes.formats import q4k, q6k, q8, swiglu
 from probes.formats.layouts import layout
 from probes.formats.packing import pack
-from probes.l3_data import Wanted
 from tests.nogpu import ring_on_host
 from tests.nogpu.numba_on_host import GATE
 

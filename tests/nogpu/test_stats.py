@@ -92,7 +92,7 @@ def test_the_floor_grows_with_fewer_windows() -> None:
     for windows in (6, 12, 48):
         t = [run(rng, "normal", 2, windows) for _ in range(30)]
         floors.append(
-            np.mean([intervals.noise_floor([intervals.paired_ratios(x[1], x[0])], n=400) for x in t])
+            np.mean([intervals.noise_floor([intervals.paired_ratios(x[1], x[0])], 0, n=400) for x in t])
         )
     assert floors[0] > 1.5 * floors[1] > 2 * floors[2]
 
@@ -214,7 +214,7 @@ def test_samples_become_windows_and_quartiles() -> None:
         (lambda: intervals.interval([1.0, -1.0], 0), "-1.0 at index 1"),
         (lambda: intervals.paired_ratios([1.0, 2.0], [1.0, 2.0]), r"\(2,\)"),
         (lambda: intervals.arm([1.0, 2.0, 3.0]), "3 samples"),
-        (lambda: intervals.noise_floor([]), "at least one A/A pair"),
+        (lambda: intervals.noise_floor([], 0), "at least one A/A pair"),
         (lambda: intervals.weighted_ratio([], 0), "at least one part"),
         (lambda: intervals.weighted_ratio([(0, np.ones((4, 2)), np.ones((4, 2)))], 0), "positive, got 0"),
         (lambda: intervals.interval([1.0, 1.0], 0, level=1.5), "level"),
