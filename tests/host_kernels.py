@@ -98,15 +98,15 @@ def l1_ring(lay: Layout) -> Callable[..., None]:
 # L2: a kernel's own arguments, then flags and stamps
 
 
-def in_a_chain(kind: str, run: Callable[..., None]) -> Callable[..., None]:
-    def whole(x: Running, *args: Any) -> None:
+def in_a_chain(kind: str) -> Callable[..., tuple[Any, ...]]:
+    def before(x: Running, *args: Any) -> tuple[Any, ...]:
         *own, flags, stamps = args
         assert 0 <= flags < 8 and bool(flags & 2) == bool(stamps), "stamps have a flag and a place"
         assert kind != "plain" or not x.launch.pdl, "a kernel without a wait is launched as a dependent"
         x.stamps = stamps
-        run(x, *own)
+        return tuple(own)
 
-    return whole
+    return before
 
 
 def stream(x: Running, w: int, prev: int, out: int) -> None:
@@ -304,13 +304,14 @@ KERNELS: dict[str, HostKernel] = {
         for form in ("loop", "pf", "pf3", "stream")
     },
     **{
-        f"l1_{lay.name}_{form}": HostKernel("ppppiiiii", l1_ring(lay), Resources(96, 32))
+        f"l1_{lay.name}_{form}": HostKernel("ppppiiiii", run, Resources(96, 32))
         for lay in LAYOUTS
+        for run in (l1_ring(lay),)
         for form in ("ring", "async")
     },
     **{
         f"l2_{name}_{kind}": HostKernel(
-            f"{types}ip", in_a_chain(kind, run), Resources(64 if name == "wide" else 32)
+            f"{types}ip", run, Resources(64 if name == "wide" else 32), in_a_chain(kind)
         )
         for name, (types, run, late) in L2.items()
         for kind in ("plain", "entry", "late")

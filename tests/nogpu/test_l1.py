@@ -12,7 +12,7 @@ from probes import cli, l1, l1_launch, l1_report
 from probes.core import bounds, device, layouts, q6k, q8, tuning, verdict
 from probes.core.layouts import LAYOUTS, Layout, Piece
 from probes.core.types import BadInput, Shape, Unavailable
-from tests.nogpu.l1_fakes import measured
+from tests.nogpu.l1_rows import measured
 
 
 @pytest.mark.parametrize(
