@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,13 +16,14 @@ from typing import Any
 
 import pytest
 
-from probes import l1, l2, l2_chains, l2_launch, l2_ring, sass
+from probes import l1, l2, l2_chains, l2_launch, l2_ring, l3, sass
 from probes.bench import Bench
 from probes.core import chains, decode
 from probes.core.types import Shape, Unavailable
 from probes.gpu import facts, timing
 from tests import host_driver
-from tests.host_gpu import TWO_SMS, HostGpu, Launched
+from tests.host_gpu import TWO_SMS, HostGpu, Launched, Running
+from tests.nogpu.host_calls import FAULTS
 from tests.nogpu.host_run import Commands
 
 host_gpu = host_driver.host_gpu
@@ -164,6 +166,56 @@ def small_l2(host_gpu: HostGpu, two_copies: None, monkeypatch: pytest.MonkeyPatc
     for name, matrix in l2_ring.MATRICES.items():
         monkeypatch.setitem(l2_ring.MATRICES, name, replace(matrix, shape=L2_SHAPE))
     return host_gpu
+
+
+def l3_seconds(x: Launched) -> float:
+    """100 us a step, form_b's by its waves (one block fits an SM); rings of four rows a ticket take 90."""
+    if x.kernel.startswith("harness"):
+        return 1e-7 if x.kernel == "harness_clock" else 1e-6 + 16 * x.args[2] / 4e12
+    if x.kernel.startswith("l3_form_b"):
+        return 1e-4 * x.grid / x.sms
+    if x.kernel in ("l3_matmul_ring", "l3_form_c"):
+        return 1e-4 * (0.9 if x.args[-2] == 4 else 1.0)
+    return 1e-4 if x.kernel in ("l3_matmul", "l3_form_a") else 1e-9
+
+
+@pytest.fixture
+def l3_gpu(host_gpu: HostGpu, two_copies: None) -> HostGpu:
+    """L3 on the stand-in, for as few rows as --nf says."""
+    host_gpu.seconds = l3_seconds
+    return host_gpu
+
+
+@pytest.fixture
+def small_l3(l3_gpu: HostGpu, monkeypatch: pytest.MonkeyPatch) -> HostGpu:
+    """The same, and its built-in shape small."""
+    monkeypatch.setattr(l3, "CASES", (l3.Case("gate_up_14b", 352, 512),))
+    return l3_gpu
+
+
+@pytest.fixture
+def l3_on_fibers(l3_gpu: HostGpu, l3_on_host: ctypes.CDLL) -> HostGpu:
+    """The same with the C++ kernels themselves, on host fibers."""
+
+    def fibers(name: str, types: str) -> Callable[..., None]:
+        function = getattr(l3_on_host, name.replace("l3_", "run_"))
+        kinds = [ctypes.c_void_p if t == "p" else ctypes.c_int32 for t in types]
+
+        def run(x: Running, *args: int) -> None:
+            x.anywhere()
+            given = [kind(a) for kind, a in zip(kinds, args, strict=True)]
+            if types.endswith("iiii"):  # a ring
+                config = x.launch.block, ctypes.c_int64(x.launch.smem)
+                assert FAULTS[function(*given, x.launch.grid, *config, 0)] == "none"
+            else:
+                function(*given, x.launch.grid, 0)
+
+        return run
+
+    for name, kernel in l3_gpu.kernels.items():
+        if name.startswith("l3_"):
+            l3_gpu.kernels[name] = replace(kernel, run=fibers(name, kernel.args))
+    return l3_gpu
 
 
 @pytest.fixture
