@@ -46,7 +46,7 @@ class Driver:
                     return (real.CUresult.CUDA_SUCCESS, *((found,) if values == 1 else found or ()))
             except Refused as error:
                 refused = str(error)
-            return (real.CUresult[refused], *[None] * values)
+            return (getattr(real.CUresult, refused), *[None] * values)
 
         called.__name__ = name
         return called
