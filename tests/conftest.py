@@ -24,6 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def bench():
     """A bench on GPU 0 with few windows: for tests of correctness, not of speed."""
     from probes.bench import Bench
+
     from probes.gpu import facts
 
     return Bench(facts.open_gpu(0), seed=0, windows=2, progress=lambda line: None)

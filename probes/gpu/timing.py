@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probes.core.types import LaunchConfig, Progress, WrongResult
-from probes.gpu.driver import tried
+from probes.gpu.driver import call, tried
 from probes.gpu.graph import Eager, Graph, capture
 from probes.gpu.kernels import Kernel, Launch, Step
 from probes.gpu.memory import Buffer

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from probes import cli, l1
-from probes.bench import BACKENDS
+from probes.engine.bench import BACKENDS
 
 pytestmark = pytest.mark.gpu
 

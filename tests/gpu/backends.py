@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from probes.bench import BACKENDS
 from probes.core.types import Backend, Unavailable
+from probes.engine.bench import BACKENDS
 
 
 def built(build: Callable[[Backend], Any]) -> dict[str, Any]:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from probes import l1, l1_launch
-from probes.bench import BACKENDS, bits, cap_smem
 from probes.core.types import Backend, BadInput, LaunchConfig, Shape, Unavailable, WrongResult
 from probes.device.occupancy import occupancy
+from probes.engine.bench import BACKENDS, bits, cap_smem
 from probes.formats import checksum, layouts, packing, q6k, q8
 from probes.formats.layouts import LAYOUTS, Layout
 from tests.gpu.backends import built, of, sized

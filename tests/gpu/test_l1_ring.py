@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from probes.l1_ring import Geometry
 
 from probes import l1_ring
-from probes.bench import BACKENDS, bits
 from probes.core.types import Shape, Unavailable
 from probes.device import pipeline
+from probes.engine.bench import BACKENDS, bits
 from probes.formats import packing, q6k, q8
 from probes.formats.layouts import LAYOUTS
-from probes.l1_ring import Geometry
 from tests.gpu.backends import built, of, sized
 
 pytestmark = pytest.mark.gpu

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from probes.bench import BACKENDS
 
 from probes import cli, l2, l2_chains, l2_decode, l2_launch, l2_make, l2_measure
 from probes.core.types import LaunchConfig, Unavailable
+from probes.engine.bench import BACKENDS
 from probes.formats import chains, checksum
 from probes.formats import layer as decode_layer
 from probes.formats.layer import TINY
@@ -61,9 +61,9 @@ def tiny(kv: int, stack: ExitStack) -> tuple[decode_layer.Data, NDArray[Any], di
     found = device(
         stack,
         {
-            **{name: np.full(size, 0xFF, np.uint8) for name, size in sizes.items()}, "in": data.hidden, "out":
-            data.hidden * np.nan, "gamma0": data.gamma[0], "gamma1": data.gamma[1], "table":
-            decode_layer.rope_table(kv - 1), "w.qkv": data.qkv, "w.o": data.o, "w.gate_up": data.gate_up,
+            **{name: np.full(size, 0xFF, np.uint8) for name, size in sizes.items()},
+            "in": data.hidden, "out": data.hidden * np.nan, "gamma0": data.gamma[0], "gamma1": data.gamma[1],
+            "table": decode_layer.rope_table(kv - 1), "w.qkv": data.qkv, "w.o": data.o, "w.gate_up": data.gate_up,
             "w.down": pack(data.down, layout("dpl")), "w.cache": cache,
         },
     )  # fmt: skip

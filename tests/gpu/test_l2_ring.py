@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from probes.l2_ring import Matrix
 
 from probes import cli, l2, l2_chains, l2_launch, l2_make, l2_ring
-from probes.bench import BACKENDS
 from probes.core.types import LaunchConfig, Shape, Unavailable
 from probes.device.tuning import ChainRing, Geometry
+from probes.engine.bench import BACKENDS
 from probes.formats import layer as decode_layer
 from probes.formats import q4k, q6k, q8
 from probes.formats.layouts import layout
@@ -19,7 +20,6 @@ from probes.formats.packing import pack
 from probes.gpu.graph import capture
 from probes.gpu.kernels import Launch, int32
 from probes.gpu.memory import Buffer
-from probes.l2_ring import Matrix
 from tests.gpu.backends import built, of, sized
 
 pytestmark = pytest.mark.gpu

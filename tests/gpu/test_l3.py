@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from probes import cli, l3, l3_measure
-from probes.bench import BACKENDS
 from probes.core.types import BadInput, Unavailable, WrongResult
 from probes.device.occupancy import occupancy
+from probes.engine.bench import BACKENDS
 from tests.gpu import backends
 
 pytestmark = pytest.mark.gpu

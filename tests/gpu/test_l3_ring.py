@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from probes import cli, l3, l3_arms, l3_launch
-from probes.bench import BACKENDS
 from probes.core.types import Unavailable
 from probes.device.tuning import Geometry
+from probes.engine.bench import BACKENDS
 from probes.gpu import timing
 from probes.gpu.partition import partition
 from probes.report import store

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from probes import cli
-from probes.bench import BACKENDS
 from probes.core.types import Unavailable
 from probes.device import pipeline, resources
 from probes.device.occupancy import occupancy, waves
+from probes.engine.bench import BACKENDS
 
 pytestmark = pytest.mark.gpu
 

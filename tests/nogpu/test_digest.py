@@ -10,10 +10,12 @@ import pytest
 from kernels_cu import build
 from kernels_numba import compile as numba_compile
 from probes import cli, sources
-from probes.core import bounds, layouts, verdict
 from probes.core.closure import cxx_closure, python_closure
 from probes.core.digest import cxx_canonical, digest
 from probes.core.types import BadInput, LaunchConfig
+from probes.device import launch_bounds
+from probes.formats import layouts
+from probes.verdict import bars
 
 CXX = """\
 // adds
@@ -247,7 +249,7 @@ def test_a_file_is_compiled_with_the_constants_that_it_names(monkeypatch: pytest
     assert "kMinBlocks_form_a" in l3 and "kMinBlocks_pf3" not in l3 and "kExp_c6" in l3
     assert list(build.generated("harness.cu")) == []
     before = {name: sources.digest(name) for name in cli.PROBES}
-    monkeypatch.setitem(bounds.MIN_BLOCKS, "pf3", 3)
+    monkeypatch.setitem(launch_bounds.MIN_BLOCKS, "pf3", 3)
     after = {name: sources.digest(name) for name in cli.PROBES}
     assert {name for name in before if before[name] != after[name]} == {"l1"}
 
@@ -267,10 +269,10 @@ def test_flags_are_of_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bars_of_another_probe_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {name: verdict.bars_sha256(name) for name in cli.PROBES}
-    whole = verdict._file()
-    monkeypatch.setattr(verdict, "_file", lambda: whole.replace(b"bar = 0.0165", b"bar = 0.0166"))
-    after = {name: verdict.bars_sha256(name) for name in cli.PROBES}
+    before = {name: bars.bars_sha256(name) for name in cli.PROBES}
+    whole = bars._file()
+    monkeypatch.setattr(bars, "_file", lambda: whole.replace(b"bar = 0.0165", b"bar = 0.0166"))
+    after = {name: bars.bars_sha256(name) for name in cli.PROBES}
     assert {name for name in before if before[name] != after[name]} == {"l1"}
 
 

@@ -15,7 +15,7 @@ from probes.device import launch_bounds, tuning
 from probes.formats import layouts, q6k, q8
 from probes.formats.layouts import LAYOUTS, Layout, Piece
 from probes.verdict import bars
-from tests.nogpu.l1_fakes import measured
+from tests.nogpu.l1_rows import measured
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""L1's measuring code without a GPU, on the stand-ins of l1_fakes.py."""
+"""L1 measured on the stand-in GPU."""
 
 from __future__ import annotations
 
@@ -6,39 +6,37 @@ from dataclasses import replace
 
 import pytest
 
-from probes import cli, l1, l1_limit, l1_measure, l1_report, l1_ring, l1_sweep, points
-from probes.bench import Bench
+from probes import cli, l1, l1_limit, l1_report, l1_ring, l1_sweep, points
 from probes.core.types import BadInput
 from probes.device import tuning
 from probes.device.tuning import Geometry
 from probes.report import tables
 from probes.report.rows import Row
 from probes.verdict.intervals import Interval
-from tests.nogpu import l1_fakes
-from tests.nogpu.l1_fakes import CASES, FACTS
+from tests.host_gpu import TWO_SMS, HostGpu
+from tests.nogpu.conftest import L1_CASES
+from tests.nogpu.host_run import Commands, Ran, cold
 
-bench = l1_fakes.bench
+FEW = ("--windows", "8")
 
 
-def rows_of(bench: Bench, *argv: str) -> list[Row]:
-    args = cli.parser("l1").parse_args(list(argv))
-    rows = [r for rows in l1_measure.measure(bench, args) for r in rows]
-    for row in rows:  # these weights are too small to be cold
+def measured(commands: Commands, *argv: str) -> Ran:
+    done = commands("l1", *FEW, *argv)
+    for row in cold(done.rows):
         row.check()
-        row.notes = [n for n in row.notes if not n.startswith("hot")]
-    assert len({r.id for r in rows}) == len(rows)
-    return rows
+    assert len({r.id for r in done.rows}) == len(done.rows) > 0
+    return done
 
 
-def test_every_form_runs_with_its_own_arguments_and_is_checked(bench: Bench) -> None:
-    rows = rows_of(bench)
+def test_every_form_runs_with_its_own_arguments_and_is_checked(small_l1: HostGpu, commands: Commands) -> None:
+    rows = measured(commands).rows
     by = {(r.case, r.variant): r for r in rows if r.backend == "cu"}
     want = {name for name, _, _ in l1.variants()} | set(l1.AAS) | set(l1.FLIP)
-    for case in CASES:
+    for case in L1_CASES:
         assert want <= {v for c, v in by if c == case.id}
     skipped = {"ffn_down_14b": ("pf3",), "attn_v_14b": ("pf", "pf3"), "ffn_down_7b": ("pf",)}
-    for case, forms in skipped.items():
-        found = {r.variant for r in rows if r.case == case and r.skipped}
+    for case_id, forms in skipped.items():
+        found = {r.variant for r in rows if r.case == case_id and r.skipped}
         assert found == {f"{lay}_{form}" for lay in l1.READ_OF for form in forms}
     assert all(r.bitwise and r.ratio_to_baseline for r in rows if r.samples_s and "read" not in r.variant)
     ring, plain = by["ffn_down_14b", "gpl_ring"], by["ffn_down_14b", "gpl_loop"]
@@ -46,39 +44,42 @@ def test_every_form_runs_with_its_own_arguments_and_is_checked(bench: Bench) -> 
     assert (ring.waves, ring.blocks_per_sm) == (1.0, 2)
     assert ring.notes == ["geometry 4r2b0s-drawn, 3 stages, by the default rule"]
     assert by["ffn_down_14b", "gpl_async"].notes == ring.notes
-    assert set(bench.files) == {"l1", "l1_ring", "harness"}  # type: ignore[attr-defined]
+    assert {file for _, file, _, _ in small_l1.loaded} == {"l1", "l1_ring", "harness"}
 
 
-def test_a_form_alone_and_what_it_needs(bench: Bench) -> None:
-    rows = rows_of(bench, "--form", "ring", "--layout", "gpl", "--backend", "cu", "--case", "attn_v_14b")
+def test_a_form_alone_and_what_it_needs(small_l1: HostGpu, commands: Commands) -> None:
+    rows = measured(
+        commands, "--form", "ring", "--layout", "gpl", "--backend", "cu", "--case", "attn_v_14b"
+    ).rows
     assert [r.variant for r in rows] == [
-        "padded_loop", "padded_ring", "gpl_ring", "padded_loop_aa", "padded_ring_aa",
+        "padded_loop", "padded_ring", "gpl_ring", "padded_loop_aa", "padded_ring_aa", "read_large",
         "read_padded", "read_dpl",
     ]  # fmt: skip
-    rows = rows_of(bench, "--form", "loop", "--case", "attn_v_14b")
+    rows = measured(commands, "--form", "loop", "--case", "attn_v_14b").rows
     assert not [r for r in rows if "ring" in r.variant]
 
 
-def test_blocks_per_sm_holds_the_grid(bench: Bench) -> None:
+def test_blocks_per_sm_holds_the_grid(small_l1: HostGpu, commands: Commands) -> None:
     argv = ["--blocks-per-sm", "1", "--form", "async", "--form", "ring", "--backend", "cu"]
-    by = {r.variant: r for r in rows_of(bench, *argv, "--layout", "gpl", "--case", "ffn_down_14b")}
+    by = measured(commands, *argv, "--layout", "gpl", "--case", "ffn_down_14b").by()
     assert (by["gpl_ring"].grid, by["gpl_async"].grid) == (2, 2)
     assert "4r1b0s-drawn" in by["gpl_ring"].notes[0]
     assert by["padded_loop"].blocks_per_sm == 1
+    assert {bound for _, file, _, bound in small_l1.loaded if file != "harness"} == {1}
 
 
-def test_an_older_gpu_skips_ring_with_the_reason(bench: Bench) -> None:
-    bench.gpu.facts = replace(FACTS, arch="sm_86")
-    rows = rows_of(bench, "--backend", "cu", "--case", "attn_v_14b")
+def test_an_older_gpu_skips_ring_with_the_reason(small_l1: HostGpu, commands: Commands) -> None:
+    small_l1.facts = replace(TWO_SMS, arch="sm_86")
+    rows = measured(commands, "--backend", "cu", "--case", "attn_v_14b").rows
     skipped = {r.variant: r.skipped for r in rows if r.skipped and not r.variant.endswith(("_pf", "_pf3"))}
     assert set(skipped) == {f"{lay}_ring" for lay in l1.READ_OF} | {"padded_ring_aa"}
     assert set(skipped.values()) == {"bulk copies need sm_90, this GPU is sm_86"}
     assert {r.variant for r in rows if r.variant.endswith("async") and r.bitwise}
 
 
-def test_the_ring_is_judged_and_the_limit_shown(bench: Bench) -> None:
-    rows = rows_of(bench)
-    judged = {(r.case, r.variant): r for r in l1_report.judge(rows, 0) if r.backend == "cu"}
+def test_the_ring_is_judged_and_the_limit_shown(small_l1: HostGpu, commands: Commands) -> None:
+    rows = measured(commands).rows
+    judged = {(r.case, r.variant): r for r in l1_report.judge(rows, 0) if r.backend == "cu"}  # internals
     found = judged["ffn_down_14b", "dpl_ring"]
     assert found.verdict == "GO" and found.recorded is None
     assert found.ratio_to_baseline == pytest.approx(210 / 224, abs=1e-3)
@@ -91,7 +92,7 @@ def test_the_ring_is_judged_and_the_limit_shown(bench: Bench) -> None:
     assert "in geometry 4r2b0s-drawn against 4r2b0s-dealt" in (
         again["ffn_down_14b", "dpl_ring", "cu"].reason or ""
     )
-    best = l1_limit.nearest(rows, "ffn_down_14b", "cu")
+    best = l1_limit.nearest(rows, "ffn_down_14b", "cu")  # internals
     assert best is not None
     assert best.row.variant in ("dpl_ring", "gpl_ring")
     assert best.fraction == pytest.approx(1 / 1.1, abs=1e-3) and best.said == "reached"
@@ -118,12 +119,15 @@ def test_a_target_is_reached_or_not(
     assert l1_limit.Nearest(row, Interval(1.0, 1.0, 1.0), fraction, low, high, target).said == want
 
 
-def test_the_reads_and_the_stream_form_are_no_kernel_that_beats_anything(bench: Bench) -> None:
-    rows = rows_of(bench, "--form", "stream", "--form", "loop", "--case", "attn_v_14b", "--backend", "cu")
+def test_the_reads_and_the_stream_form_are_no_kernel_that_beats_anything(
+    small_l1: HostGpu, commands: Commands
+) -> None:
+    argv = ["--form", "stream", "--form", "loop", "--case", "attn_v_14b", "--backend", "cu"]
+    rows = measured(commands, *argv).rows
     for row in rows:
         if row.variant.endswith("stream"):
             row.time_s = 1e-9
-    best = l1_limit.nearest(rows, "attn_v_14b", "cu")
+    best = l1_limit.nearest(rows, "attn_v_14b", "cu")  # internals
     assert best is not None and best.row.variant.endswith("_loop")
     assert l1_limit.nearest([r for r in rows if r.variant != "dispatch_padded"], "attn_v_14b", "cu") is None
     assert l1_limit.section([], "", True) == []
@@ -150,45 +154,49 @@ def test_what_is_left_to_a_plain_read_is_told_of_every_form_past_the_record() ->
     assert {f.name for f in l1.FORMS} > set(l1.RECORDED)
 
 
-def test_a_sweep_names_every_geometry_once_and_what_to_write(bench: Bench) -> None:
-    rows = rows_of(bench, "--sweep", "--case", "ffn_down_14b")
+def test_a_sweep_names_every_geometry_once_and_what_to_write(small_l1: HostGpu, commands: Commands) -> None:
+    done = measured(commands, "--sweep", "--case", "ffn_down_14b")
+    rows = done.rows
     variants = [r.variant for r in rows]
-    assert len(set(variants)) == len(variants)
     tried = {v for v in variants if v.startswith("gpl_")}
     assert tried == {f"gpl_{form}@{g}" for form in tuning.FORMS for g in l1_ring.CANDIDATES}
-    assert {r.backend for r in rows} == {"cu"} and {r.windows for r in rows if r.samples_s} == {
-        points.WINDOWS
-    }
+    assert {r.backend for r in rows} == {"cu"}
+    assert {r.windows for r in rows if r.samples_s} == {points.WINDOWS}
     assert sum(v.startswith("padded_") for v in variants) == l1_sweep.FEW * len(tuning.FORMS)
     why = {r.variant: r.skipped for r in rows if r.skipped}
     assert {w.rstrip("0123456789rbs-dealtwn") for w in why.values() if w} >= {"the same launch as gpl_ring@"}
     assert any("blocks of it fit on an SM" in (w or "") for w in why.values())
-    chosen = l1_sweep.chosen(rows)["ffn_down_14b"]
+    chosen = l1_sweep.chosen(rows)["ffn_down_14b"]  # internals
     assert set(chosen) == set(l1.READ_OF) and {t[form].rows for t in chosen.values() for form in t} == {2}
     text = tuning.dump("ffn_down_14b", chosen)
     head = 'devices = ["x"]\nwhere = "a test"\n\n'
     assert tuning.parse(head + text).l1 == {"ffn_down_14b": chosen}
-    (section,) = l1_report.sections(rows, True)
-    assert f"```toml\n{text}\n```" in section
-    assert l1_report.judge(rows, 0) == []
+    assert f"```toml\n{text}\n```" in done.report
+    assert (done.code, done.verdicts) == (0, [])
     assert tables.POINT in rows[0].variant
 
 
-def test_a_sweep_of_one_form_and_layout(bench: Bench) -> None:
-    rows = rows_of(bench, "--sweep", "--form", "async", "--layout", "padded", "--case", "attn_v_14b")
-    assert {r.variant for r in rows if tables.POINT in r.variant} == {
+def test_a_sweep_of_one_form_and_layout(small_l1: HostGpu, commands: Commands) -> None:
+    done = measured(commands, "--sweep", "--form", "async", "--layout", "padded", "--case", "attn_v_14b")
+    assert {r.variant for r in done.rows if tables.POINT in r.variant} == {
         f"padded_async@{g}" for g in l1_ring.CANDIDATES
     }
-    assert "it takes both forms" in l1_report.sections(rows, False)[0]
-    for argv in (["--form", "loop"], ["--counters"], ["--processes", "2"], ["--blocks-per-sm", "2"]):
-        with pytest.raises(BadInput, match="--sweep"):
-            rows_of(bench, "--sweep", *argv)
+    assert "it takes both forms" in done.out
+    with pytest.raises(BadInput, match="--sweep"):  # internals: its children are no process of this GPU's
+        l1.cases(cli.parser("l1").parse_args(["--sweep", "--processes", "2"]))
+    for argv in (["--form", "loop"], ["--counters"], ["--blocks-per-sm", "2"]):
+        refused = commands("l1", "--sweep", *argv)
+        assert refused.code == 2 and "--sweep" in refused.err
 
 
-def test_once_launches_every_arm_in_the_order_of_its_rows(bench: Bench) -> None:
-    rows = rows_of(bench, "--once", "--backend", "cu", "--case", "attn_v_14b")
-    assert {"gpl_ring", "gpl_async", "padded_ring_aa"} <= {r.variant for r in rows}
-    assert not [r for r in rows if r.samples_s]
+def test_once_launches_every_arm_in_the_order_of_its_rows(small_l1: HostGpu, commands: Commands) -> None:
+    done = measured(commands, "--once", "--backend", "cu", "--case", "attn_v_14b")
+    assert {"gpl_ring", "gpl_async", "padded_ring_aa"} <= {r.variant for r in done.rows}
+    assert done.code == 0 and not [r for r in done.rows if r.samples_s]
+    seen = [x.kernel for x in small_l1.launched if x.profiled]
+    flip = {"dispatch_padded": "padded_loop", "dispatch_dpl": "dpl_loop"}
+    names = [r.variant.removesuffix("_aa") for r in done.rows if not r.skipped]
+    assert seen == ["harness_read" if n.startswith("read") else f"l1_{flip.get(n, n)}" for n in names]
 
 
 def test_a_geometry_is_read_as_it_is_written() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from probes.device.coresident import beside, last_wave
 
 from probes import cli, l2, l2_chains, l2_predict, l2_report, sass
 from probes.core.types import BadInput, LaunchConfig, Resources, Unavailable
 from probes.device import facts as profiles
-from probes.device.coresident import beside, last_wave
 from probes.report.rows import Row
 
 ARCHS = ("sm_90", "sm_121")

@@ -49,9 +49,9 @@ def tiny_buffers(kv: int) -> tuple[decode_layer.Data, dict[str, NDArray[Any]]]:
     }
     buffers |= {
         "in": data.hidden, "out": np.full(TINY.hidden, np.nan, np.float32), "gamma0": data.gamma[0].copy(),
-        "gamma1": data.gamma[1].copy(), "table": decode_layer.rope_table(kv - 1), "w.qkv": data.qkv, "w.o":
-        data.o, "w.gate_up": data.gate_up, "w.down": pack(data.down, layout("dpl")), "w.cache":
-        decode_layer.cache(TINY, kv, 4),
+        "gamma1": data.gamma[1].copy(), "table": decode_layer.rope_table(kv - 1), "w.qkv": data.qkv, "w.o": data.o,
+        "w.gate_up": data.gate_up, "w.down": pack(data.down, layout("dpl")),
+        "w.cache": decode_layer.cache(TINY, kv, 4),
     }  # fmt: skip
     return data, buffers
 
@@ -261,13 +261,7 @@ def test_a_numba_split_of_any_length_equals_the_oracle(kv: int, monkeypatch: pyt
     cache, n = decode_layer.cache(TINY, kv, kv + 1), decode_layer.splits(kv)
     want = decode_layer.attention_split(q, cache, kv)
     got = np.full_like(want, np.nan)
-    args = [
-        q,
-        cache.reshape(-1).view(np.uint8),
-        got,
-        *map(np.int32, (2, kv, n)),
-        np.float32(decode_layer.SCALE),
-    ]
+    args = [q, cache.reshape(-1).view(np.uint8), got, *map(np.int32, (2, kv, n)), np.float32(decode_layer.SCALE)]
     emulator().launch(monkeypatch, twins._FORMS["attention_split"][0], args, 2 * n, 256, [2 * n - 1])
     np.testing.assert_array_equal(bits(got[5:, -1]), bits(want[5:, -1]))
     assert np.isnan(got).sum() == got.size - 5 * decode_layer.CONSTANTS.part

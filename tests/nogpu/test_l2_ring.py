@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from probes.bench import Bench
 
 from probes import (
     cli,
@@ -22,20 +21,31 @@ from probes import (
     l2_ring,
     l2_ring_buffers,
 )
-from probes.core.types import Resources, Shape, Unavailable, WrongResult
+from probes.core.types import Resources, Shape, Unavailable
 from probes.device import facts as profiles
 from probes.device import pipeline, tuning
 from probes.device.tuning import ChainRing, Geometry
+from probes.engine.bench import Bench
 from probes.formats import layer as decode_layer
 from probes.formats import q6k, q8
 from probes.formats.layouts import layout
 from probes.formats.packing import pack
-from probes.gpu.kernels import Launch
-from tests.nogpu import l2_fakes
-from tests.nogpu.l2_fakes import CASES, FACTS, LAUNCHES, SMALL, arguments, rows_of
+from tests.host_gpu import HostGpu, Running
+from tests.nogpu.conftest import L2_FACTS, L2_LAUNCHES, L2_SHAPE
+from tests.nogpu.host_run import Commands, Ran, cold
 
-bench = l2_fakes.bench
 H200 = profiles.load("h200")
+CASES = [l2.Case("ffn_down24"), l2.Case("attn_v24"), l2.Case("decode13_ring", 128)]
+"""The chains of ring kernels."""
+
+
+def arguments(*argv: str) -> Any:
+    """Flags of a run."""
+    return cli.parser("l2").parse_args(list(argv))
+
+
+def measured(commands: Commands, *argv: str) -> Ran:
+    return commands("l2", "--backend", "cu", *argv)
 
 
 # Tables
@@ -143,15 +153,15 @@ def test_activations_are_rotated_by_units() -> None:
 # Tuning
 
 
-def made(bench: Bench, case: l2.Case, stack: ExitStack) -> Any:
+def made(bench: Bench, case: l2.Case, stack: ExitStack) -> Any:  # internals
     kernels = l2_measure.load_kernels(bench, arguments("--backend", "cu"))
     (chain,) = l2_make.Chains(bench, arguments("--backend", "cu"), kernels, stack).of(case, stack)
     return chain
 
 
-def test_arguments_of_every_arm(bench: Bench) -> None:
+def test_arguments_of_every_arm(small_l2: HostGpu, host_bench: Bench) -> None:
     with ExitStack() as stack:
-        chain = made(bench, l2.Case("decode13_ring", 9), stack)
+        chain = made(host_bench, l2.Case("decode13_ring", 9), stack)
         for name in (*l2.AA, *l2.JUDGED):
             arm = l2.arm(name)
             for copy in chain.launches(arm):
@@ -165,75 +175,68 @@ def test_arguments_of_every_arm(bench: Bench) -> None:
                         assert [a.value for a in launch.args[4:10]] == list(step.args[4:])
                     assert launch.config.smem_bytes == step.smem_bytes
         ring_kernels = [k for n, k in chain.kernels.items() if n.startswith("l2_q4k_ring")]
-        assert {k.percent for k in ring_kernels} == {100}
-        assert chain.kernels["l2_add_plain"].percent == 100, "one split of an SM for all of the chain"
-    assert {k.percent for k in chain.kernels.values()} == {-1}, "and none for the chains after it"
+        assert {k.handle.carveout for k in ring_kernels} == {100}
+        split = chain.kernels["l2_add_plain"].handle.carveout
+        assert split == 100, "one split of an SM for all of the chain"
+    assert {k.handle.carveout for k in chain.kernels.values()} == {-1}, "and none for the chains after it"
 
 
-def test_the_expected_words_are_the_oracle_s(bench: Bench) -> None:
+def test_the_expected_words_are_the_oracle_s(small_l2: HostGpu, host_bench: Bench) -> None:
     with ExitStack() as stack:
-        chain = made(bench, l2.Case("ffn_down24"), stack)
-        words = chain.output.want.reshape(LAUNCHES, SMALL.od)
-        raw = decode_layer.weights(SMALL, bench.seed + 11, "q6_K")
-        x8 = l2_ring.activations(l2_ring.MATRICES["ffn_down24"], bench.seed + 12)
-        for k in range(LAUNCHES):
+        chain = made(host_bench, l2.Case("ffn_down24"), stack)
+        words = chain.output.want.reshape(L2_LAUNCHES, L2_SHAPE.od)
+        raw = decode_layer.weights(L2_SHAPE, host_bench.seed + 11, "q6_K")
+        x8 = l2_ring.activations(l2_ring.MATRICES["ffn_down24"], host_bench.seed + 12)
+        for k in range(L2_LAUNCHES):
             want = q6k.reference(raw, np.roll(x8.reshape(-1, 40), k, axis=0).reshape(-1))
             np.testing.assert_array_equal(words[k], want.view(np.uint32))
-        assert len({words[k].tobytes() for k in range(LAUNCHES)}) == LAUNCHES
-        assert chain.reads.content_bytes == chain.content_bytes == LAUNCHES * 7 * 16384
+        assert len({words[k].tobytes() for k in range(L2_LAUNCHES)}) == L2_LAUNCHES
+        assert chain.reads.content_bytes == chain.content_bytes == L2_LAUNCHES * 7 * 16384
         assert [a["w.3"] - a["w.0"] for a in chain.copies] == [3 * 7 * 16384] * 2
         assert len({a["w.0"] for a in chain.copies}) == 2, "every copy has weights of its own"
 
 
-def wrong_when(monkeypatch: pytest.MonkeyPatch, name: str, change: Any) -> None:
-    right = Launch.enqueue
-
-    def wrong(self: Launch, stream: Any) -> None:
-        right(self, stream)
-        if self.kernel.name == name:
-            change(self)
-
-    monkeypatch.setattr(Launch, "enqueue", wrong)
-
-
 def test_a_wrong_plain_kernel_does_not_pass_as_expected(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    small_l2: HostGpu, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def change(launch: Launch) -> None:
-        l2_fakes.at(launch.args[2], np.float32, SMALL.od)[:] += 1
+    def change(x: Running) -> None:
+        x.gpu.at(x.launch.args[2], np.float32, L2_SHAPE.od)[:] += 1
 
     monkeypatch.setattr(l2_ring_buffers, "ORACLE_ROWS", 16)
-    wrong_when(monkeypatch, "l2_q6k_plain", change)
-    with pytest.raises(WrongResult, match="ffn_down launch 0, l2_q6k_plain"):
-        rows_of(bench, "--case", "ffn_down24")
+    small_l2.wrong("l2_q6k_plain", change=change)
+    done = measured(commands, "--case", "ffn_down24")
+    assert done.code == 1 and "ffn_down launch 0, l2_q6k_plain" in done.err
 
 
 @pytest.mark.parametrize("kind", ["plain", "entry", "late"])
-def test_activations_that_are_not_handed_on_show(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: str
+def test_activations_that_are_not_handed_on_show(small_l2: HostGpu, commands: Commands, kind: str) -> None:
+    def change(x: Running) -> None:  # as if it had not been rotated
+        given, handed = (x.gpu.at(a, np.uint8, L2_SHAPE.id // 32 * 40) for a in x.launch.args[1:3])
+        handed[:] = given
+
+    small_l2.wrong(f"l2_q6k_ring_{kind}", change=change)
+    done = measured(commands, "--case", "attn_v24")
+    assert done.code == 1 and "WRONG RESULT" in done.err and "/cu" in done.err
+
+
+def test_decode13_ring_must_end_as_decode13_does(small_l2: HostGpu, commands: Commands) -> None:
+    argv = ("--case", "decode13_ring", "--kv", "9", "--windows", "2")
+    alone = measured(commands, *argv)
+    assert alone.rows and all(r.bitwise for r in alone.rows if r.samples_s)
+
+    def change(x: Running) -> None:
+        x.gpu.at(x.launch.args[3], np.float32, 4)[1] += 1
+
+    small_l2.wrong("l2_q4k_ring_plain", change=change)
+    done = measured(commands, *argv)
+    assert done.code == 1 and "decode13_ring qkv/cu at KV 9" in done.err
+
+
+def test_rows_hold_the_read_of_the_same_bytes_and_the_report_its_blocks(
+    small_l2: HostGpu, commands: Commands
 ) -> None:
-    def change(launch: Launch) -> None:  # as if it had not been rotated
-        l2_fakes.store(launch.args[2], l2_fakes.at(launch.args[1], np.uint8, SMALL.id // 32 * 40).copy())
-
-    wrong_when(monkeypatch, f"l2_q6k_ring_{kind}", change)
-    with pytest.raises(WrongResult, match="/cu"):
-        rows_of(bench, "--case", "attn_v24")
-
-
-def test_decode13_ring_must_end_as_decode13_does(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = rows_of(bench, "--case", "decode13_ring", "--kv", "9")
-    assert all(r.bitwise for r in alone if r.samples_s)
-
-    def change(launch: Launch) -> None:
-        l2_fakes.at(launch.args[3], np.float32, 4)[1] += 1
-
-    wrong_when(monkeypatch, "l2_q4k_ring_plain", change)
-    with pytest.raises(WrongResult, match="decode13_ring qkv/cu at KV 9"):
-        rows_of(bench, "--case", "decode13_ring", "--kv", "9")
-
-
-def test_rows_hold_the_read_of_the_same_bytes_and_the_report_its_blocks(bench: Bench) -> None:
-    rows = rows_of(bench, "--case", "ffn_down24", "--case", "compute24")
+    small_l2.gap = lambda x: -2e-6 if x.pdl else 1e-6
+    rows = measured(commands, "--case", "ffn_down24", "--case", "compute24", "--windows", "8").rows
     for row in rows:
         row.check()
     mine = {r.variant: r for r in rows if r.case == "ffn_down24"}
@@ -243,11 +246,9 @@ def test_rows_hold_the_read_of_the_same_bytes_and_the_report_its_blocks(bench: B
     assert mine["read_chain_pdl"].ratio_to_baseline is None and mine["read_chain"].bitwise
     assert "ring: 4 stages of 8 rows" not in " ".join(mine["kernel_ffn_down"].notes)
     assert any(n.startswith("ring: ") for n in mine["kernel_ffn_down"].notes)
-    for row in rows:
-        row.notes = [n for n in row.notes if not n.startswith("hot")]
-        row.overlap_s = -1e-6 if row.variant == "plain" else 2e-6
+    cold(rows)
     for markdown in (False, True):
-        text = "\n\n".join(l2_report.sections(rows, markdown))
+        text = "\n\n".join(l2_report.sections(rows, markdown))  # internals
         assert "How near the ring chains come" in text and "What the same arms do to compute24" in text
     assert "Chains of ring kernels" in l2_report.readme([*rows, *l2_report.judge(rows, 0)])
     found = l2_limit.nearest(rows, "ffn_down24", "cu")
@@ -263,12 +264,12 @@ def test_rows_hold_the_read_of_the_same_bytes_and_the_report_its_blocks(bench: B
     assert "2.00 us before" in reason and "80.0 % of a PDL chain that reads the same bytes" in reason
 
 
-def test_rows_that_do_not_fit_are_skipped_with_the_reason(bench: Bench) -> None:
-    bench.gpu.facts = replace(FACTS, smem_per_sm_bytes=2048, smem_per_block_max_bytes=1024)
-    rows = rows_of(bench, "--case", "ffn_down24", "--sweep")
-    assert {r.case for r in rows} == {"ffn_down24", "sweep_ring_ffn_down24"}
-    assert len(rows) == 9 and all("bytes of shared memory" in (r.skipped or "") for r in rows)
-    assert not l2_report.judge(rows, 0)
+def test_rows_that_do_not_fit_are_skipped_with_the_reason(small_l2: HostGpu, commands: Commands) -> None:
+    small_l2.facts = replace(L2_FACTS, smem_per_sm_bytes=2048, smem_per_block_max_bytes=1024)
+    done = measured(commands, "--case", "ffn_down24", "--sweep")
+    assert {r.case for r in done.rows} == {"ffn_down24", "sweep_ring_ffn_down24"}
+    assert len(done.rows) == 9 and all("bytes of shared memory" in (r.skipped or "") for r in done.rows)
+    assert not done.verdicts
 
 
 def test_a_flag_that_makes_no_sense_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -284,7 +285,7 @@ def test_a_flag_that_makes_no_sense_says_so(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("profile", ["h200", "gb10"])
 def test_predicted_rows_of_the_ring_chains(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "recorded_resources", lambda backend, name, arch: Resources(96))
+    monkeypatch.setattr(record, "recorded_resources", lambda backend, name, arch: Resources(96))
     facts = profiles.load(profile)
     argv = [x for c in l2.RING for x in ("--case", c)]
     for rows in l2_predict.predict(facts, arguments(*argv, "--arm", "pdl_late_tail")):
@@ -299,6 +300,6 @@ def test_predicted_rows_of_the_ring_chains(profile: str, monkeypatch: pytest.Mon
 
 def test_packed_weights_are_whole_tiles() -> None:
     """What a chain of reads needs, of the small matrix here and of the real ones."""
-    assert pack(decode_layer.weights(SMALL, 1, "q6_K"), layout("dpl")).nbytes % 16384 == 0
+    assert pack(decode_layer.weights(L2_SHAPE, 1, "q6_K"), layout("dpl")).nbytes % 16384 == 0
     for m in l2_ring.MATRICES.values():
         assert m.shape.od * m.row_stride % 16384 == 0

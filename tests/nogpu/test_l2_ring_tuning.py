@@ -6,20 +6,17 @@ import pytest
 
 from probes import (
     l2,
-    l2_report,
     l2_ring,
     l2_ring_sweep,
 )
-from probes.bench import Bench
 from probes.core.types import BadInput
 from probes.device import facts as profiles
 from probes.device import tuning
 from probes.device.tuning import ChainRing, Geometry
 from probes.report.rows import Row
-from tests.nogpu import l2_fakes
-from tests.nogpu.l2_fakes import CASES, rows_of
+from tests.host_gpu import HostGpu
+from tests.nogpu.host_run import Commands
 
-bench = l2_fakes.bench
 H200 = profiles.load("h200")
 
 
@@ -32,8 +29,9 @@ def test_tuned_rows_are_taken_and_survive_being_written(monkeypatch: pytest.Monk
     monkeypatch.setattr(tuning, "tables", lambda: (table,))
     assert tuning.l2("h200", "ffn_down24", "ffn_down") == chosen["ffn_down"]
     assert tuning.l2("h200", "decode13_ring", "down") is None and tuning.l2("gb10", "x", "y") is None
-    assert l2_ring.steps(CASES[0], H200)[0].args[-3:] == (2, 5, 4), "stages that are named may fill the SM"
-    assert l2_ring.steps(CASES[0], H200, plain=True)[0].args[-3:] == (8, 1, 4), "the plain graph's own"
+    case = l2.Case("ffn_down24")
+    assert l2_ring.steps(case, H200)[0].args[-3:] == (2, 5, 4), "stages that are named may fill the SM"
+    assert l2_ring.steps(case, H200, plain=True)[0].args[-3:] == (8, 1, 4), "the plain graph's own"
     assert l2.report_digest("l2", "h200") != before, "a report knows the geometry that it was measured with"
     assert l2.report_digest("l2", "other") == l2.digest()
 
@@ -59,18 +57,20 @@ def test_a_bad_tuning_row_names_its_fault(text: str, words: str) -> None:
         tuning.parse(f'devices = ["a"]\nwhere = "x"\n[l1]\n{text}', "t.toml")
 
 
-# On the stand-ins
+# On the stand-in
 
 
-def test_the_sweep_shows_what_the_tuning_table_should_hold(bench: Bench) -> None:
-    rows = rows_of(bench, "--case", "ffn_down24", "--case", "decode13_ring", "--kv", "9", "--sweep")
+def test_the_sweep_shows_what_the_tuning_table_should_hold(small_l2: HostGpu, commands: Commands) -> None:
+    argv = ["--case", "ffn_down24", "--case", "decode13_ring", "--kv", "9", "--sweep", "--arm", "pdl_late"]
+    done = commands("l2", "--backend", "cu", "--windows", "2", *argv)
+    rows = done.rows
     swept = [r for r in rows if r.case.startswith(l2_ring_sweep.CASE)]
     for case in ("ffn_down24", "decode13_ring"):
         mine = [r for r in swept if r.case == f"sweep_ring_{case}"]
         wanted = {"now", "now_plain", *(v for v, *_ in l2_ring_sweep.points(case))}
         assert {r.variant for r in mine} - set(l2.READS) == wanted
         assert all(r.skipped or r.bitwise for r in mine) and {r.backend for r in mine} == {"cu"}
-    best = l2_ring_sweep.best(swept, "ffn_down24")
+    best = l2_ring_sweep.best(swept, "ffn_down24")  # internals
     assert best == {"ffn_down": ChainRing(Geometry(2, 2, 5), 2, Geometry(8, 1, 2))}, "tail and plain apart"
     text = l2_ring_sweep.section(swept, False)
     toml = text[text.index("[l2.") :]
@@ -78,8 +78,7 @@ def test_the_sweep_shows_what_the_tuning_table_should_hold(bench: Bench) -> None
     assert table.l2["ffn_down24"] == best
     decode13 = table.l2["decode13_ring"]
     assert {decode13[m].ring for m in ("qkv", "o", "gate_up")} == {Geometry(8, 4, 2)}
-    told = "\n".join(l2_report.sections(rows, True))
-    assert "The ring chains swept" in told and "compute24 swept" not in told
+    assert "The ring chains swept" in done.report and "compute24 swept" not in done.report
 
 
 def test_where_now_wins_the_point_of_the_same_launches_is_written() -> None:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from probes.l3_data import Wanted
 
 from probes import l3_data
 from probes.core.types import BadInput, Unavailable
 from probes.device import pipeline, tuning
 from probes.formats import q8, swiglu
-from probes.l3_data import Wanted
 from tests.nogpu.host_calls import FAULTS, aligned, pointer
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from probes import bench as bench_module
 from probes import l1, l2_chains, l3
-from probes.bench import Bench
 from probes.core.types import Resources, Unavailable
 from probes.device import facts as profiles
 from probes.device import pipeline
+from probes.engine.bench import Bench
 from probes.report import provenance, tables
 
 L1_RINGS = [f"l1_{name}" for name, _, form in l1.variants() if form.stem == "l1_ring"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from probes import l1_report
-from tests.nogpu.l1_fakes import measured
+from tests.nogpu.l1_rows import measured
 
 
 def test_replay_gives_the_files_verdicts_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

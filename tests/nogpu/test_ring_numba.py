@@ -51,8 +51,8 @@ def form_c(
         out = np.full(nf // 32 * 10 + 1, 0xFFFFFFFF, np.uint32)
         sizes = map(np.int32, (nbe, nf, rows, stages))
         ring_on_host.launch(
-            monkeypatch, make, (w, x8, out, words, counter if drawn else None, *sizes), grid, 32 * (sets + 2),
-            stages * pipeline.stage_bytes(rows, nbe * STRIDE), [0], seed + again, cluster=grid,
+            monkeypatch, make, (w, x8, out, words, counter if drawn else None, *sizes), grid,
+            32 * (sets + 2), stages * pipeline.stage_bytes(rows, nbe * STRIDE), [0], seed + again, cluster=grid,
         )  # fmt: skip
         same(out[:-1], want.q8)
         assert out[-1] == 0xFFFFFFFF, "a word past the end was written"
