@@ -1,4 +1,4 @@
-"""Kernels of one .cu file on host fibers: `l1_on_host` and its like for l2 and l3, built once a session."""
+"""Kernels of one .cu file on host fibers: `l1_on_host` and its like, built once a session."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ def on_host(name: str, folder: Path) -> ctypes.CDLL:
 def l1_on_host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The L1 kernels of l1.cu, run on the host."""
     return on_host("l1", tmp_path_factory.mktemp("l1_on_host"))
+
+
+@pytest.fixture(scope="session")
+def l1_ring_on_host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """L1's ring and async kernels, run on the host."""
+    return on_host("l1_ring", tmp_path_factory.mktemp("l1_ring_on_host"))
 
 
 @pytest.fixture(scope="session")
