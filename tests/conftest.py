@@ -27,6 +27,8 @@ def why_no_gpu() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None):  # one to a core: BLAS threads would only spin
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if os.environ.get("PROBES_BUILD_DIR"):  # the user's; or the run's, which a worker process inherits
         return
     folder = tempfile.mkdtemp(prefix="probes-build-")
