@@ -1,10 +1,22 @@
-"""Tests marked `gpu` skip where no GPU answers, and say why."""
+"""One run of the tests: its build folder, its processes, and what skips without a GPU.
+
+A run compiles into one folder, which all its tests and processes share and which goes at the end; where
+PROBES_BUILD_DIR is set, that folder is taken instead, and stays. The whole suite (`pytest`, no path) runs
+on all cores, a file to a process. Whatever names a path, benchmarks, and a machine with a GPU have one
+process, so that nothing shares what is timed; `-n 4` and `-n 0` say otherwise.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from functools import cache
 
 import pytest
+
+MOST_PROCESSES = 8
+"""The longest file takes an eighth of the suite's time: more processes would wait for it, at 0.5 GB each."""
 
 
 @cache
@@ -14,7 +26,34 @@ def why_no_gpu() -> str:
     return facts.why_absent()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None):  # one to a core: BLAS threads would only spin
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if os.environ.get("PROBES_BUILD_DIR"):  # the user's; or the run's, which a worker process inherits
+        return
+    folder = tempfile.mkdtemp(prefix="probes-build-")
+    os.environ["PROBES_BUILD_DIR"] = folder
+
+    def remove() -> None:
+        del os.environ["PROBES_BUILD_DIR"]
+        shutil.rmtree(folder, ignore_errors=True)
+
+    config.add_cleanup(remove)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """How many processes `-n auto` means, 0 for this one alone."""
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if not whole or config.getoption("benchmark_only", False) or not why_no_gpu():
+        return 0
+    return min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with a test that compiles kernels come first: they take longest, and the short ones fill up."""
+    compiling = {item.path for item in items if item.get_closest_marker("toolchain")}
+    items.sort(key=lambda item: item.path not in compiling)
     for item in items:
         if item.get_closest_marker("gpu") and why_no_gpu():
             item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU: {why_no_gpu()}"))

@@ -58,6 +58,12 @@ def l1_on_host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 @pytest.fixture(scope="session")
+def l1_ring_on_host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """L1's ring and async kernels, run on the host."""
+    return on_host("l1_ring", tmp_path_factory.mktemp("l1_ring_on_host"))
+
+
+@pytest.fixture(scope="session")
 def l2_on_host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The L2 kernels, run on the host."""
     return on_host("l2", tmp_path_factory.mktemp("l2_on_host"))

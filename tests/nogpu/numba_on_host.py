@@ -86,14 +86,58 @@ GATE = SimpleNamespace(
 """The parts of kernels_numba.pdl that only a GPU has."""
 
 
+class Turnstile:
+    """Closed until it is opened, once; whoever passes lets the next one through."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.open = self._lock.release
+
+    def passed(self, timeout: float = -1) -> bool:
+        """Wait until it is open, or so many seconds; whether it is."""
+        if not self._lock.acquire(timeout=timeout):
+            return False
+        self._lock.release()
+        return True
+
+
+class Meeting:
+    """threading.Barrier in a third of its time: shuffles are most of what a kernel does here."""
+
+    def __init__(self, threads: int, timeout: float = -1) -> None:
+        self._threads, self._timeout = threads, timeout
+        self._lock, self._gate, self._missing, self._broken = threading.Lock(), Turnstile(), threads, False
+
+    def wait(self) -> None:
+        with self._lock:
+            gate = self._gate
+            self._missing -= 1
+            if not self._missing and not self._broken:
+                self._missing, self._gate = self._threads, Turnstile()
+                gate.open()
+                return
+        if not self._broken and not gate.passed(self._timeout):
+            self.abort()
+        if self._broken:
+            raise threading.BrokenBarrierError
+
+    def abort(self) -> None:
+        """End every wait, now and later, with an error."""
+        with self._lock:
+            if not self._broken:
+                self._broken = True
+                self._gate.open()
+
+
 class Cuda:
     """As much of numba.cuda as the kernels use."""
 
     def __init__(self, grid: int, block: int) -> None:
         self.gridDim = SimpleNamespace(x=grid)
         self._own = threading.local()
-        self._warps = [threading.Barrier(min(32, block)) for _ in range(-(-block // 32))]
-        self._all = threading.Barrier(block)
+        self._warps = [Meeting(min(32, block)) for _ in range(-(-block // 32))]
+        self._all = Meeting(block)
         self._boxes = np.zeros((2, block), object)
         self._shared: dict[int, Any] = {}
         self._lock = threading.Lock()
@@ -102,11 +146,11 @@ class Cuda:
 
     @property
     def threadIdx(self) -> Any:
-        return SimpleNamespace(x=self._own.thread)
+        return self._own.thread_index
 
     @property
     def blockIdx(self) -> Any:
-        return SimpleNamespace(x=self._own.block)
+        return self._own.block_index
 
     def syncthreads(self) -> None:
         self._all.wait()
@@ -139,7 +183,8 @@ class Cuda:
         self._shared.clear()
 
         def thread(t: int) -> None:
-            self._own.thread, self._own.block, self._own.turn, self._own.arrays = t, block, 0, 0
+            self._own.thread, self._own.turn, self._own.arrays = t, 0, 0
+            self._own.thread_index, self._own.block_index = SimpleNamespace(x=t), SimpleNamespace(x=block)
             try:
                 with np.errstate(over="ignore", divide="ignore"):
                     kernel(*args)

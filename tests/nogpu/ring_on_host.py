@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tests.nogpu import numba_on_host
-from tests.nogpu.numba_on_host import GATE, OPS, Pointer
+from tests.nogpu.numba_on_host import GATE, OPS, Meeting, Pointer, Turnstile
 
 PATIENCE_S = 60.0
 
@@ -37,8 +37,9 @@ class Block(numba_on_host.Cuda):
     def __init__(self, grid: int, threads: int, smem: int, seed: int) -> None:
         super().__init__(grid, threads)
         self.blockDim = SimpleNamespace(x=threads)
-        self._warps = [threading.Barrier(32, timeout=PATIENCE_S) for _ in range(threads // 32)]
-        self._all = threading.Barrier(threads, timeout=PATIENCE_S)
+        self._warps = [Meeting(32, PATIENCE_S) for _ in range(threads // 32)]
+        self._all = Meeting(threads, PATIENCE_S)
+        self.together, self.told = Turnstile(), Turnstile()  # all arrived; the next word handed over
         self.memory = bytearray(b"\xa5" * smem)
         self.barriers: dict[int, Any] = {}
         self.prefetched: list[tuple[int, int]] = []
@@ -69,17 +70,22 @@ class Block(numba_on_host.Cuda):
         assert int(threads) == self.blockDim.x
         with self._lock:
             self.arrived += 1
+            if self.arrived == self.blockDim.x:
+                self.together.open()
 
     def block_join(self, threads: int) -> None:
         """bar.sync of a barrier that is used once."""
         self.block_arrive(threads)
-        while self.arrived < self.blockDim.x:
-            self.rest("the block")
+        while not self.rest(self.together, "the block"):
+            pass
 
-    def rest(self, what: Any) -> None:
+    def rest(self, gate: Turnstile, what: Any, most_s: float = 0.5) -> bool:
+        """Until the gate opens, or for most_s; whether it did. Raises Hang."""
+        if gate.passed(most_s):
+            return True
         if time.monotonic() > max(b.until for b in self.cluster):
             raise Hang(f"thread {self._own.thread} waits for {what}")
-        time.sleep(2e-3)
+        return False
 
     def word(self, at: int, kind: str = "<i4") -> Any:
         assert int(at) % 4 == 0
@@ -108,18 +114,24 @@ class Block(numba_on_host.Cuda):
 
     def settle(self, b: Any) -> None:
         if b.pending == 0 and b.bytes == 0:
+            opened, b.ended = b.ended, Turnstile()
             b.pending, b.phase = b.arrivals, b.phase + 1
+            opened.open()
             self.until = time.monotonic() + PATIENCE_S  # something goes on
 
     def init(self, at: int, arrivals: int) -> None:
         assert int(at) % 8 == 0 and int(at) not in self.barriers
         self.barriers[int(at)] = SimpleNamespace(
-            arrivals=int(arrivals), pending=int(arrivals), bytes=0, phase=0
+            arrivals=int(arrivals), pending=int(arrivals), bytes=0, phase=0, ended=Turnstile()
         )
 
     def wait(self, at: int, parity: int) -> None:
-        while self.barriers[int(at)].phase % 2 == int(parity):
-            self.rest(at)
+        b = self.barriers[int(at)]
+        while True:
+            ended = b.ended  # taken before the look: a phase that ends after it opens this one
+            if b.phase % 2 != int(parity):
+                return
+            self.rest(ended, at)
 
     def copy(self, to: int, source: Pointer, size: int, barrier: int) -> None:
         to, size = int(to), int(size)
@@ -152,14 +164,17 @@ class Block(numba_on_host.Cuda):
     def hand_over(self, at: Pointer, word: int) -> None:
         with _BETWEEN:
             at[0] = word
+            first = self.cluster[0]
+            told, first.told = first.told, Turnstile()
+            told.open()
 
     def handed_over(self, at: Pointer) -> tuple[Any, Any]:
-        """Both words at once."""
+        """Both words at once, as they are; where one is missing, after a rest: who needs it asks again."""
         assert at.offset % 2 == 0, "a pair of words is not aligned"
         with _BETWEEN:
-            both = np.uint32(at[0]), np.uint32(at[1])
+            both, told = (np.uint32(at[0]), np.uint32(at[1])), self.cluster[0].told
         if not all(both):
-            self.rest("a word")
+            self.rest(told, "a word", most_s=5e-3)
         return both
 
     def take_back(self, at: Pointer) -> None:

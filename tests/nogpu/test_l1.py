@@ -121,13 +121,11 @@ MIRROR = Layout(
 )
 
 
-def test_a_fifth_layout_compiles_in_both_languages_from_its_row_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.toolchain
+def test_a_fifth_layout_compiles_in_both_languages_from_its_row_alone() -> None:
     from kernels_cu import build
     from kernels_numba import compile as numba_compile
 
-    monkeypatch.setenv("PROBES_BUILD_DIR", str(tmp_path))
     table = (*LAYOUTS, MIRROR)
     assert f"{MIRROR.name}_loop" in [name for name, _, _ in l1.variants(table)]
     found = numba_compile.compiled("l1", ["l1_mirror_loop"], "sm_90", layouts=table)

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import os
 import random
-import re
-import subprocess
-from pathlib import Path
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from probes import l1, l1_ring
+from probes import l1, l1_ring, sass
 from probes.core.types import BadInput, Shape, Unavailable
 from probes.device import facts as profiles
 from probes.device import pipeline
@@ -27,29 +25,7 @@ from probes.formats import packing, q6k, q8, reduction
 from probes.formats.layouts import LAYOUTS, Layout
 from tests.nogpu.host_calls import FAULTS, aligned, pointer
 
-EMULATOR = Path(__file__).parent / "cuda_on_host"
 H200 = profiles.load("h200")
-
-
-@pytest.fixture(scope="module")
-def fibers(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    from kernels_cu import build
-
-    try:
-        compiler = build.find_host_compiler()
-    except Unavailable as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"CI needs a host compiler: {error}")
-        pytest.skip(str(error))
-    folder = tmp_path_factory.mktemp("fibers")
-    (folder / "constants.gen.cuh").write_text(build.constants_header())
-    (folder / "layouts.gen.cuh").write_text(build.layouts_header())
-    out = folder / "ring.so"
-    includes = [f"-I{p}" for p in (folder, EMULATOR, build.HERE)]
-    subprocess.run(
-        [compiler, *build.HOST_FLAGS, *includes, str(EMULATOR / "l1_ring.cpp"), "-o", str(out)], check=True
-    )
-    return ctypes.CDLL(str(out))
 
 
 class Case:
@@ -95,37 +71,41 @@ MORE = [Shape(3, 7936), Shape(3, 8192), Shape(3, 8448), Shape(3, 16384), Shape(3
 @pytest.mark.parametrize("form", ["ring", "async"])
 @pytest.mark.parametrize("lay", LAYOUTS, ids=lambda lay: lay.name)
 @pytest.mark.parametrize("shape", [*SHAPES, *MORE], ids=str)
-def test_ring_equals_the_oracle_on_fibers(fibers: ctypes.CDLL, lay: Layout, shape: Shape, form: str) -> None:
+def test_ring_equals_the_oracle_on_fibers(
+    l1_ring_on_host: ctypes.CDLL, lay: Layout, shape: Shape, form: str
+) -> None:
     case = Case(shape, lay)
     for rows, stages, grid, drawn in (
         (1, 1, 1, False), (4, 2, 3, False), (4, 3, 2, True), (9, 2, 2, True),
         (2, 3, 5, True), (15, 1, 2, False), (1, 8, 4, True),
     ):  # fmt: skip
         for seed in (0, 1, 2):
-            case.ring(fibers, rows, stages, grid, drawn, seed, form)
+            case.ring(l1_ring_on_host, rows, stages, grid, drawn, seed, form)
 
 
 @pytest.mark.parametrize("form", ["ring", "async"])
 @pytest.mark.parametrize("drawn", [False, True])
-def test_no_count_of_rows_or_stages_hangs_or_drops_a_row(fibers: ctypes.CDLL, drawn: bool, form: str) -> None:
+def test_no_count_of_rows_or_stages_hangs_or_drops_a_row(
+    l1_ring_on_host: ctypes.CDLL, drawn: bool, form: str
+) -> None:
     """The protocol at a small size: every number of rows around every multiple of a turn of the ring."""
     for od in (*range(1, 14), 24, 25, 32, 33):
         case = Case(Shape(od, 256), LAYOUTS[od % 4], seed=od)
         for rows in (1, 2, 3, 5):
             for stages in (1, 2, 3, 4):
                 for grid in (1, 2, 3):
-                    case.ring(fibers, rows, stages, grid, drawn, od + 5 * rows + stages, form)
+                    case.ring(l1_ring_on_host, rows, stages, grid, drawn, od + 5 * rows + stages, form)
 
 
-def test_the_ring_keeps_every_stage_in_flight(fibers: ctypes.CDLL) -> None:
-    Case(Shape(40, 512), LAYOUTS[3]).ring(fibers, 1, 6, 1, False, 0)
-    fibers.most_copies.restype = ctypes.c_int64
-    assert fibers.most_copies() == 6
+def test_the_ring_keeps_every_stage_in_flight(l1_ring_on_host: ctypes.CDLL) -> None:
+    Case(Shape(40, 512), LAYOUTS[3]).ring(l1_ring_on_host, 1, 6, 1, False, 0)
+    l1_ring_on_host.most_copies.restype = ctypes.c_int64
+    assert l1_ring_on_host.most_copies() == 6
 
 
-def test_a_wait_that_nothing_ends_is_seen(fibers: ctypes.CDLL) -> None:
+def test_a_wait_that_nothing_ends_is_seen(l1_ring_on_host: ctypes.CDLL) -> None:
     """The emulator itself: a consumer warp too few, and the feeder waits for ever."""
-    assert FAULTS[fibers.run_hang()] == "hang"
+    assert FAULTS[l1_ring_on_host.run_hang()] == "hang"
 
 
 # Drawn tickets
@@ -185,9 +165,9 @@ def test_exchanging_halves_is_the_butterfly_to_the_bit(rows: int) -> None:
 # Numba's arithmetic
 
 
-@pytest.mark.parametrize("lay", LAYOUTS, ids=lambda lay: lay.name)
-@pytest.mark.parametrize("shape", [Shape(3, 256), Shape(4, 5120), Shape(2, 18944)], ids=str)
-def test_numba_terms_equal_the_oracle(lay: Layout, shape: Shape) -> None:
+@cache
+def numba_units(lay: Layout) -> Any:
+    """A compiled loop over one row's units: (row, x8, terms, super-blocks, owned), each unit's term."""
     from numba import carray, cfunc, int32, types
 
     from kernels_numba import held
@@ -206,8 +186,15 @@ def test_numba_terms_equal_the_oracle(lay: Layout, shape: Shape) -> None:
             held_unit = hold(activation(x8, int32(u)), owned)
             out[u] = term(piece(row, place(int32(u), nbe)), held_unit, group_of(int32(u & 7)))
 
+    return units
+
+
+@pytest.mark.parametrize("lay", LAYOUTS, ids=lambda lay: lay.name)
+@pytest.mark.parametrize("shape", [Shape(3, 256), Shape(4, 5120), Shape(2, 18944)], ids=str)
+def test_numba_terms_equal_the_oracle(lay: Layout, shape: Shape) -> None:
     word = ctypes.c_void_p
-    run = ctypes.CFUNCTYPE(None, word, word, word, ctypes.c_int32, ctypes.c_bool)(units.address)
+    kind = ctypes.CFUNCTYPE(None, word, word, word, ctypes.c_int32, ctypes.c_bool)
+    run = kind(numba_units(lay).address)
     raw, x8 = q6k.random_raw(shape, 5), q8.random_x8(shape.id, 6)
     packed, want = packing.pack(raw, lay), q6k.reference(raw, x8)
     terms = np.empty((shape.od, shape.nunits), np.float32)
@@ -264,18 +251,10 @@ def test_what_cannot_run_says_why() -> None:
 # Machine code
 
 
-def disassembly(path: Path) -> dict[str, str]:
-    from probes import sass
-
-    run = subprocess.run([sass.find_cuobjdump(), "-sass", str(path)], capture_output=True, text=True)
-    if run.returncode:
-        pytest.skip(f"cuobjdump does not read it: {run.stderr.strip()}")
-    parts = re.split(r"^\s*Function : (\w+)$", run.stdout, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
-def bulk_and_barriers(text: str) -> bool:
-    return "UBLKCP" in text and "SYNCS.PHASECHK.TRANS64.TRYWAIT" in text and "SYNCS.ARRIVE" in text
+def bulk_and_barriers(ops: list[str]) -> bool:
+    """Whether a kernel copies in bulk, waits asleep, and arrives."""
+    waits = sass.count(ops, "SYNCS.PHASECHK.TRANS64.TRYWAIT")
+    return bool(sass.count(ops, sass.COPY) and waits and sass.count(ops, "SYNCS.ARRIVE"))
 
 
 @pytest.mark.toolchain
@@ -285,7 +264,7 @@ def test_cpp_compiles_to_bulk_copies_without_spills(arch: str) -> None:
 
     try:
         path = build.library("l1_ring.cu", arch)
-        found = disassembly(path)
+        found = sass.opcodes(path)
     except Unavailable as error:
         pytest.skip(str(error))
     resources = {o.name: o.resources for o in build.offline("l1_ring.cu", arch)}
@@ -304,12 +283,12 @@ def test_numba_compiles_to_bulk_copies_without_spills(arch: str) -> None:
     names = [f"l1_{lay}_{form}" for lay in ("padded", "gpl") for form in ("ring", "async")]
     try:
         paths = numba_compile.compiled("l1_ring", names, arch)
-        found = {name: disassembly(path)[name] for name, path in paths.items()}
+        found = {name: sass.opcodes(path)[name] for name, path in paths.items()}
     except Unavailable as error:
         pytest.skip(str(error))
-    for name, text in found.items():
-        assert bulk_and_barriers(text) is name.endswith("_ring"), name
-        assert "STL" not in text, f"{name} spills"
+    for name, ops in found.items():
+        assert bulk_and_barriers(ops) is name.endswith("_ring"), name
+        assert not sass.count(ops, "STL"), f"{name} spills"
 
 
 @pytest.mark.toolchain
@@ -337,8 +316,8 @@ def test_async_needs_nothing_past_sm_80(arch: str, backend: str) -> None:
             path = build.library("l1_ring.cu", arch)
         else:
             path = numba_compile.compiled("l1_ring", [name], arch)[name]
-        text = disassembly(path)[name]
+        ops = sass.opcodes(path)[name]
     except Unavailable as error:
         pytest.skip(str(error))
-    assert "LDGSTS.E.BYPASS" in text and "ARRIVES.LDGSTSBAR" in text
-    assert "UBLKCP" not in text and "TRYWAIT" not in text
+    assert sass.count(ops, "LDGSTS.E.BYPASS") and sass.count(ops, "ARRIVES.LDGSTSBAR")
+    assert not sass.count(ops, sass.COPY) and not [op for op in ops if "TRYWAIT" in op]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 
@@ -92,3 +93,44 @@ def test_sets_of_consumers_take_passes_by_turns(
     monkeypatch: pytest.MonkeyPatch, consumers: int, sets: int, rows: int
 ) -> None:
     launch(monkeypatch, 23, rows, 2, 1, True, consumers, 8 * consumers, sets)
+
+
+# The emulator itself
+
+
+def test_a_wait_that_nothing_ends_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A barrier that wants one arrival more than comes."""
+    monkeypatch.setattr(ring_on_host, "PATIENCE_S", 0.2)
+
+    def make(ops: Any) -> Any:
+        from kernels_numba import ring as statements
+
+        asm, block = statements.statements(), numba.cuda
+
+        def kernel() -> None:
+            if block.threadIdx.x == 0:
+                asm.barrier_init(0, 33)
+            block.syncthreads()
+            asm.barrier_arrive(0)
+            asm.barrier_wait(0, 0)
+
+        return kernel
+
+    with pytest.raises(ring_on_host.Hang, match="waits for 0"):
+        ring_on_host.launch(monkeypatch, make, (), 1, 32, 16, [0])
+
+
+def test_a_shuffle_that_one_lane_leaves_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring_on_host, "PATIENCE_S", 0.2)
+
+    def make(ops: Any) -> Any:
+        block = numba.cuda
+
+        def kernel() -> None:
+            if block.threadIdx.x != 7:
+                block.shfl_sync(0xFFFFFFFF, 1, 0)
+
+        return kernel
+
+    with pytest.raises(AssertionError, match="waits for another that is gone"):
+        ring_on_host.launch(monkeypatch, make, (), 1, 32, 16, [0])

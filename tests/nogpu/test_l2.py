@@ -80,6 +80,7 @@ def test_the_tables_are_the_record_s_chains() -> None:
     assert l2_chains.tail_grid(48, 6, 1.5) == 432
 
 
+@pytest.mark.toolchain
 def test_every_kernel_of_the_tables_exists_in_both_languages() -> None:
     from kernels_cu import build
     from kernels_numba import l2 as twins
@@ -92,6 +93,7 @@ def test_every_kernel_of_the_tables_exists_in_both_languages() -> None:
         pytest.skip(str(error))
 
 
+@pytest.mark.toolchain
 @pytest.mark.parametrize("backend", ["cu", "numba"])
 @pytest.mark.parametrize("arch", ARCHS)
 def test_the_machine_code_waits_where_it_should(backend: Any, arch: str) -> None:
@@ -124,6 +126,7 @@ def test_the_machine_code_waits_where_it_should(backend: Any, arch: str) -> None
             assert 0 <= sass.first(ops, sass.PREFETCH) < waits, name
 
 
+@pytest.mark.toolchain
 def test_what_a_predecessor_wrote_is_never_read_as_constant() -> None:
     """ld.global.nc may be moved above the wait, so only weights, gamma and rope tables are read that way."""
     try:
@@ -145,6 +148,7 @@ def test_what_a_predecessor_wrote_is_never_read_as_constant() -> None:
     assert (constant["l2_rms_quantise"], constant["l2_rope_store"]) == (1, 2)
 
 
+@pytest.mark.toolchain
 @pytest.mark.parametrize("arch", ARCHS)
 def test_every_numba_kernel_compiles(arch: str) -> None:
     from kernels_numba import compile as numba_compile
@@ -155,6 +159,7 @@ def test_every_numba_kernel_compiles(arch: str) -> None:
     assert found["l2_wide_plain"].registers > 48, "its words are in registers"
 
 
+@pytest.mark.toolchain
 def test_older_targets_compile_without_the_instructions() -> None:
     from kernels_cu import build
 

@@ -83,16 +83,13 @@ def test_recorded_resources_are_of_the_kernels_as_they_are() -> None:
             )
 
 
-def test_recorded_resources_are_what_the_compilers_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Compiled afresh: Numba always, C++ where there is an nvcc of the recorded version."""
-    from probes.resources import ARCHS
-
+@pytest.mark.toolchain
+def test_recorded_resources_are_what_the_compilers_say() -> None:
+    """Of this run's build folder: Numba always, C++ where there is an nvcc of the recorded version."""
     from kernels_cu import build
     from kernels_numba import compile as numba_compile
+    from probes.commands.resources import ARCHS
 
-    monkeypatch.setenv("PROBES_BUILD_DIR", str(tmp_path))
     known = resources.load_resources()
     made = [row for arch in ARCHS for row in numba_compile.offline("l1", arch)]
     made += numba_compile.offline("l1_ring", ARCHS[0])
@@ -106,13 +103,13 @@ def test_recorded_resources_are_what_the_compilers_say(
     assert len(made) >= 32
 
 
+@pytest.mark.toolchain
 @pytest.mark.parametrize("arch", ["sm_75", "sm_121"])
-def test_other_targets_compile(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_targets_compile(arch: str) -> None:
     """The oldest GPU that the kernels are meant for, and the record's."""
     from kernels_cu import build
     from kernels_numba import compile as numba_compile
 
-    monkeypatch.setenv("PROBES_BUILD_DIR", str(tmp_path))
     names = ["l1_padded_loop", "l1_gpl_pf"]
     assert set(numba_compile.compiled("l1", names, arch)) == set(names)
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from probes import sass, twins
@@ -40,10 +38,8 @@ def test_the_difference_names_what_differs_most() -> None:
     assert twins.difference(["LDS"], ["LDS"]) == "1 instructions against 1"
 
 
-def test_a_slow_twin_is_explained_and_a_quick_one_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PROBES_BUILD_DIR", str(tmp_path))
+@pytest.mark.toolchain
+def test_a_slow_twin_is_explained_and_a_quick_one_is_not() -> None:
     rows = [
         Row(probe="l1", case="c", variant=v, backend=b, source="measured", time_s=t)
         for v, b, t in (

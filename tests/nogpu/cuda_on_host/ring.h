@@ -144,9 +144,10 @@ inline void barrier_expect(Barrier* b, uint32_t bytes) {
     host::state(b).bytes += bytes;
 }
 inline void barrier_wait(Barrier* b, uint32_t parity) {
-    while ((host::state(b).phase & 1) == parity) {
+    const host::State& s = host::state(b);  // looked up once: a wait looks thousands of times
+    while ((s.phase & 1) == parity) {
         if (host::chance() % 4 == 0) host::land_one();
-        if ((host::state(b).phase & 1) != parity) break;
+        if ((s.phase & 1) != parity) break;
         host::pause_or_hang();
     }
 }
