@@ -15,6 +15,8 @@ from functools import cache
 
 import pytest
 
+pytest_plugins = ["tests.fixtures"]
+
 MOST_PROCESSES = 8
 """The longest file takes an eighth of the suite's time: more processes would wait for it, at 0.5 GB each."""
 
@@ -62,8 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def bench():
     """A bench on GPU 0 with few windows: for tests of correctness, not of speed."""
-    from probes.bench import Bench
-
+    from probes.engine.bench import Bench
     from probes.gpu import facts
 
     return Bench(facts.open_gpu(0), seed=0, windows=2, progress=lambda line: None)

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from cuda.bindings import driver as real
 
-from probes import bench
+from probes.engine import bench
 from tests.host_core import UNSUPPORTED, Device, launch, load, nvml
 from tests.host_gpu import HostGpu, Refused
 from tests.host_kernels import KERNELS
@@ -216,7 +216,8 @@ def host_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostGpu]:
     monkeypatch.setattr(cuda.bindings, "driver", Driver(gpu))
     monkeypatch.setitem(sys.modules, "pynvml", nvml(gpu))
     monkeypatch.setattr(psutil, "cpu_percent", lambda interval: 0.0)
-    for backend in bench.BACKENDS:
-        monkeypatch.setitem(bench.BACKENDS, backend, partial(load, gpu, backend))
+    monkeypatch.setattr(bench, "COMPILE", lambda *asked: {})
+    for backend in bench.LOADERS:
+        monkeypatch.setitem(bench.LOADERS, backend, partial(load, gpu, backend))
     yield gpu
     gpu.end_process()

@@ -18,10 +18,6 @@ from numpy.typing import NDArray
 
 U32: TypeAlias = NDArray[np.uint32]
 
-CHAIN = 24
-"""Launches of the synthetic chains, as recorded."""
-
-
 class Constants(NamedTuple):
     """Compile-time constants that both kernel languages read."""
 
@@ -45,7 +41,7 @@ def start(words: int, seed: int) -> U32:
     return np.random.default_rng(seed).integers(0, 2**32, words, dtype=np.uint64).astype(np.uint32)
 
 
-def stream(tiles: U32, prev: U32, launches: int = CHAIN) -> U32:
+def stream(tiles: U32, prev: U32, launches: int) -> U32:
     """Result of `launches` launches over tiles with these XORs, u32[blocks]."""
     for _ in range(launches):
         prev = (tiles ^ prev[::-1]) * np.uint32(CONSTANTS.mix) + np.uint32(1)
@@ -60,7 +56,7 @@ def steps(count: int) -> tuple[np.uint32, np.uint32]:
     return np.uint32(a), np.uint32(b)
 
 
-def compute_fast(words: int, iters: int, prev: U32, launches: int = CHAIN) -> U32:
+def compute_fast(words: int, iters: int, prev: U32, launches: int) -> U32:
     """Result of `launches` launches with `words` words a thread, u32[threads].
 
     Compiled by Numba: the largest grids hold 400 million words a chain.

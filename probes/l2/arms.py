@@ -173,7 +173,7 @@ class ChainArms:
 
     def _matrix(self, case: ChainCase, mine: Kernels, stack: ExitStack) -> Opened:
         """A chain of one matrix, and the one that reads the same bytes."""
-        m, n, seed = chains.MATRICES[case.chain], words.CHAIN, self.bench.seed
+        m, n, seed = chains.MATRICES[case.chain], table.CHAIN, self.bench.seed
         self._room(case, mine, stack)
         self.bench.progress(f"{case.id}: {n} matrices of {m.shape}")
         raw = decode_layer.weights(m.shape, seed + 11, "q6_K")
@@ -213,7 +213,7 @@ class ChainArms:
 
         raw: the same weights, for the oracle. Raises WrongResult where a row is not the oracle's.
         """
-        n, od, pitch = words.CHAIN, m.shape.od, -(-x8.nbytes // 256) * 256
+        n, od, pitch = table.CHAIN, m.shape.od, -(-x8.nbytes // 256) * 256
         inputs = np.zeros((n, pitch), np.uint8)
         for k in range(n):
             inputs[k, : x8.nbytes] = data.rotate(x8, k)

@@ -26,7 +26,8 @@ from probes.device.tuning import Geometry
 from probes.formats import chains, q4k
 from probes.formats.layer import CONSTANTS, EPS, LAYER_14B, SCALE, Layer, splits
 from probes.formats.layouts import layout
-from probes.l2.table import ChainCase
+from probes.l2 import table
+from probes.l2.table import CHAIN, ChainCase
 
 BLOCK = 256
 RINGS = ("q4k_ring", "q6k_ring")
@@ -174,7 +175,7 @@ def ping_pong(k: int) -> tuple[str, str]:
     return ("start" if k == 0 else "ab"[(k - 1) % 2]), "ab"[k % 2]
 
 
-def stream_steps(tiles: int = STREAM_TILES, launches: int = chains.CHAIN) -> tuple[Step, ...]:
+def stream_steps(tiles: int = STREAM_TILES, launches: int = CHAIN) -> tuple[Step, ...]:
     """bandwidth24: launch k reads its own weights `w.k`."""
     size = tiles * chains.CONSTANTS.tile
     return tuple(
@@ -183,7 +184,7 @@ def stream_steps(tiles: int = STREAM_TILES, launches: int = chains.CHAIN) -> tup
 
 
 def compute_steps(
-    grid: int, kernel: str = "compute", iters: int = COMPUTE_ITERS, launches: int = chains.CHAIN
+    grid: int, kernel: str = "compute", iters: int = COMPUTE_ITERS, launches: int = CHAIN
 ) -> tuple[Step, ...]:
     """compute24: `grid` blocks a launch, of `compute` (few registers) or `wide` (many)."""
     step = chains.STEP - 2**32 if chains.STEP >= 2**31 else chains.STEP
@@ -192,7 +193,7 @@ def compute_steps(
     )
 
 
-def empty_steps(launches: int = chains.CHAIN) -> tuple[Step, ...]:
+def empty_steps(launches: int = CHAIN) -> tuple[Step, ...]:
     """Launches that do nothing."""
     return tuple(Step("empty", "empty", 1, (), 32) for _ in range(launches))
 
@@ -330,7 +331,7 @@ def steps(
 
     if case.chain in MATRICES:
         m = MATRICES[case.chain]
-        hands = [ping_pong(k) for k in range(chains.CHAIN)]
+        hands = [ping_pong(k) for k in range(table.CHAIN)]
         return tuple(step(m, (f"w.{k}", f"{a}8", f"{b}8", f"out.{k}")) for k, (a, b) in enumerate(hands))
     assert case.kv, "a decode layer has a KV length"
     out = []

@@ -1,93 +1,145 @@
-"""A full GPU, a damaged kernel, a carve-out and attached tools, on a real driver (nogpu has its fake)."""
+"""The command line where the driver is there and broken, where there is none, where a run is disturbed."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from probes.core import environment
-from probes.core.types import Binary, Fault, Unavailable
-from probes.gpu import carveout, facts
-from probes.gpu.driver import call
-from probes.gpu.kernels import bind
-from probes.gpu.memory import Buffer
+from probes import __main__ as everything
+from probes import bench, cli
+from probes.core.types import Fault
+from probes.gpu import facts
+from probes.report.rows import Row
+from tests.gpu.fake_driver import FakeDriver
 
-pytestmark = pytest.mark.gpu
-
-MIB = 1 << 20
-ROOT = Path(__file__).resolve().parents[2]
-OPEN = "from probes.gpu.facts import open_gpu; print(*open_gpu().environment, sep='\\n')"
+MISMATCH = "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def gpu() -> facts.Gpu:
-    return facts.open_gpu()
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeDriver:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(facts, "_attached", list)
+    cli.warn.cache_clear()
+    return FakeDriver(monkeypatch)
 
 
-def test_more_than_there_is() -> None:
-    with pytest.raises(Unavailable, match="no room left"):
-        Buffer(1 << 45)
+@pytest.mark.parametrize(
+    "name",
+    [MISMATCH, "CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_SYSTEM_NOT_READY", "CUDA_ERROR_UNKNOWN"],
+)  # fmt: skip
+def test_a_driver_that_does_not_start(name: str, gpu: FakeDriver, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu.fails["cuInit"] = name
+    assert cli.main("l1", ["--mode", "measure"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("error: cannot measure: ") and name in said.err
+    assert len(said.err.splitlines()) == 1
+    assert cli.main("l1", ["--case", "attn_v_7b", "-q"]) == 0
+    said = capsys.readouterr()
+    assert [line for line in said.err.splitlines() if line.startswith("warning: ")] == said.err.splitlines()
+    assert said.err.count(name) == 1 and "predicted" in said.err
+    assert said.out.startswith("Nothing was measured: predicted")
 
 
-@pytest.mark.parametrize("left", [420, 60])
-def test_a_full_gpu_is_one_line(left: int, gpu: facts.Gpu, tmp_path: Path) -> None:
-    if gpu.host_memory:
-        pytest.skip("a GPU that shares the host's memory cannot be filled safely")
-    free, _ = gpu.free_bytes()
-    with Buffer(free - left * MIB):
-        run = subprocess.run(
-            [sys.executable, "-m", "probes.l1", "--quick", "-q", "--out", str(tmp_path)],
-            cwd=ROOT, capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
-    assert run.returncode == 2, run.stderr
-    assert len(run.stderr.splitlines()) == 1 and run.stderr.startswith("error: "), run.stderr
+def test_every_probe_with_a_driver_that_does_not_start(
+    gpu: FakeDriver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu.fails["cuInit"] = MISMATCH
+    assert everything.main(["--mode", "measure"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and MISMATCH in said[0]
+    assert everything.main(["-q"]) == 0
+    said = capsys.readouterr()
+    assert said.err.count("warning: ") == 1 == said.err.count(MISMATCH)
+    assert said.out.count("Nothing was measured") == len(cli.PROBES)
 
 
-def test_noise_in_place_of_a_kernel_and_a_wrong_address() -> None:
-    from cuda.bindings import driver
+def test_no_driver_is_predicted_silently(
+    gpu: FakeDriver, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(flags: int) -> Any:
+        raise RuntimeError("Failed to dlopen libcuda.so.1")
 
-    with pytest.raises(Unavailable, match="loading noise"):
-        bind(Binary("noise", "numba", "noise", b"\x7fELF" + bytes(range(256))))
-    with pytest.raises(Fault, match="cuMemsetD8: CUDA_ERROR_INVALID_VALUE"):
-        call(driver.cuMemsetD8, 16, 0, 64)
-
-
-def test_a_carve_out_is_taken_back() -> None:
-    from cuda.bindings import driver
-
-    limit = driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE
-    call(driver.cuCtxSetLimit, limit, 16 * MIB)
-    if not call(driver.cuCtxGetLimit, limit):
-        pytest.skip("this GPU sets nothing aside")
-    assert "was reset" in carveout.reset()[0]
-    assert call(driver.cuCtxGetLimit, limit) == 0 and carveout.reset() == []
+    monkeypatch.setattr(gpu, "cuInit", absent, raising=False)
+    assert cli.main("l1", ["--case", "attn_v_7b", "-q"]) == 0
+    said = capsys.readouterr()
+    assert said.err == "" and said.out.startswith("Nothing was measured: predicted")
+    assert cli.main("l1", ["--mode", "measure"]) == 2
+    assert "no NVIDIA driver" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("tool", ["compute-sanitizer", "ncu", "nsys"])
-def test_an_attached_tool_is_seen(tool: str, tmp_path: Path) -> None:
-    if not shutil.which(tool):
-        pytest.skip(f"no {tool} here")
-    argv = [
-        tool,
-        *(["profile", "-o", str(tmp_path / "x")] if tool == "nsys" else []),
-        sys.executable,
-        "-c",
-        OPEN,
-    ]
-    run = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert environment.beside([x for x in run.stdout.splitlines() if "attached" in x]), (
-        run.stdout + run.stderr
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        ("core.set_current", "CUDA_ERROR_OUT_OF_MEMORY"),  # 60 MiB left: the context has no room
+        ("core.create_stream", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("cuMemAlloc", "CUDA_ERROR_OUT_OF_MEMORY"),  # 420 MiB left
+        ("core.set_current", "CUDA_ERROR_DEVICE_UNAVAILABLE"),
+        ("core.set_current", "CUDA_ERROR_ECC_UNCORRECTABLE"),
+        ("cuMemcpyHtoD", "CUDA_ERROR_ECC_UNCORRECTABLE"),
+    ],
+)
+@pytest.mark.parametrize("mode", [[], ["--mode", "measure"]])
+def test_a_gpu_that_is_full_taken_or_damaged(
+    mode: list[str], where: str, name: str, gpu: FakeDriver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu.fails[where] = name
+    assert cli.main("l1", mode) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and name in said[0]
+
+
+def test_too_little_left_for_the_read(gpu: FakeDriver, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu.values["cuMemGetInfo"] = (420 << 20, 140 << 30)
+    assert cli.main("l1", []) == 2
+    assert "only 420 MiB free" in capsys.readouterr().err
+
+
+def run_of(monkeypatch: pytest.MonkeyPatch, measure: Any) -> None:
+    """A probe whose measuring is `measure`, on a GPU that is opened for real."""
+    monkeypatch.setattr(bench.Bench, "reserve", lambda self: None)
+    monkeypatch.setattr(cli, "toolchain", dict)
+    judged = SimpleNamespace(judge=lambda rows, seed: [], sections=lambda rows, markdown: [])
+    pieces = {"measure": SimpleNamespace(measure=measure), "report": judged}
+    monkeypatch.setattr(cli, "part", lambda name, piece: pieces[piece])
+
+
+def test_a_kernel_s_fault_is_one_line_and_exit_1(
+    gpu: FakeDriver, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(bench: Any, args: Any) -> Any:
+        raise Fault("lm_head_14b: gpl_ring/cu: launching l1_gpl_ring: CUDA_ERROR_ILLEGAL_ADDRESS")
+        yield
+
+    run_of(monkeypatch, measure)
+    assert cli.main("l1", ["-q", "--quick"]) == 1
+    assert capsys.readouterr().err.strip().startswith("FAULT: lm_head_14b: gpl_ring/cu: launching")
+
+
+def test_the_environment_goes_into_head_notes_and_report(
+    gpu: FakeDriver, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def measure(bench: Any, args: Any) -> Any:
+        yield [
+            Row(probe="l1", case="c", variant="v", backend="cu", source="measured", device="nvidia-h200-48sm")
+        ]
+
+    run_of(monkeypatch, measure)
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    gpu.sms = 48
+    cli.main("l1", ["-q", "--quick"])
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("Measured on nvidia-h200-48sm") and "under CUDA_LAUNCH_BLOCKING=1" in out[0]
+    assert [x for x in out if x.startswith("NOTE: CUDA_LAUNCH_BLOCKING=1: ")]
+    place = next(k for k, x in enumerate(out) if x.startswith("These verdicts were reached under"))
+    assert out[place + 2].startswith("Verdicts")
+    data = json.loads((tmp_path / "out/runs/l1.json").read_text())
+    assert data["device"] == "nvidia-h200-48sm"
+    assert [x for x in data["environment"] if x.startswith("CUDA_LAUNCH_BLOCKING=1")]
+    assert cli.main("l1", ["-q"]) == 3  # no verdict was reached
+    assert cli.json_path("l1", cli.parser("l1").parse_args(["--record"]), data["device"]) == Path(
+        "out/nvidia-h200-48sm/l1.json"
     )
-
-
-def test_nothing_is_told_of_an_ordinary_process() -> None:
-    plain = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA", "NUMBA", "NVCC"))}
-    run = subprocess.run(
-        [sys.executable, "-c", OPEN], cwd=ROOT, capture_output=True, text=True, timeout=300, env=plain
-    )
-    assert run.returncode == 0 and run.stdout.strip() == "", run.stdout + run.stderr

@@ -1,0 +1,206 @@
+"""L1 measured on the stand-in GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from probes import cli, l1, l1_limit, l1_report, l1_ring, l1_sweep, points
+from probes.core.types import BadInput
+from probes.device import tuning
+from probes.device.tuning import Geometry
+from probes.report import tables
+from probes.report.rows import Row
+from probes.verdict.intervals import Interval
+from tests.fixtures import L1_CASES
+from tests.host_gpu import TWO_SMS, HostGpu
+from tests.host_run import Commands, Ran, cold
+
+FEW = ("--windows", "8")
+
+
+def measured(commands: Commands, *argv: str) -> Ran:
+    done = commands("l1", *FEW, *argv)
+    for row in cold(done.rows):
+        row.check()
+    assert len({r.id for r in done.rows}) == len(done.rows) > 0
+    return done
+
+
+def test_every_form_runs_with_its_own_arguments_and_is_checked(small_l1: HostGpu, commands: Commands) -> None:
+    rows = measured(commands).rows
+    by = {(r.case, r.variant): r for r in rows if r.backend == "cu"}
+    want = {name for name, _, _ in l1.variants()} | set(l1.AAS) | set(l1.FLIP)
+    for case in L1_CASES:
+        assert want <= {v for c, v in by if c == case.id}
+    skipped = {"ffn_down_14b": ("pf3",), "attn_v_14b": ("pf", "pf3"), "ffn_down_7b": ("pf",)}
+    for case_id, forms in skipped.items():
+        found = {r.variant for r in rows if r.case == case_id and r.skipped}
+        assert found == {f"{lay}_{form}" for lay in l1.READ_OF for form in forms}
+    assert all(r.bitwise and r.ratio_to_baseline for r in rows if r.samples_s and "read" not in r.variant)
+    ring, plain = by["ffn_down_14b", "gpl_ring"], by["ffn_down_14b", "gpl_loop"]
+    assert (ring.grid, plain.grid) == (4, 40)
+    assert (ring.waves, ring.blocks_per_sm) == (1.0, 2)
+    assert ring.notes == ["geometry 4r2b0s-drawn, 3 stages, by the default rule"]
+    assert by["ffn_down_14b", "gpl_async"].notes == ring.notes
+    assert {file for _, file, _, _ in small_l1.loaded} == {"l1", "l1_ring", "harness"}
+
+
+def test_a_form_alone_and_what_it_needs(small_l1: HostGpu, commands: Commands) -> None:
+    rows = measured(
+        commands, "--form", "ring", "--layout", "gpl", "--backend", "cu", "--case", "attn_v_14b"
+    ).rows
+    assert [r.variant for r in rows] == [
+        "padded_loop", "padded_ring", "gpl_ring", "padded_loop_aa", "padded_ring_aa", "read_large",
+        "read_padded", "read_dpl",
+    ]  # fmt: skip
+    rows = measured(commands, "--form", "loop", "--case", "attn_v_14b").rows
+    assert not [r for r in rows if "ring" in r.variant]
+
+
+def test_blocks_per_sm_holds_the_grid(small_l1: HostGpu, commands: Commands) -> None:
+    argv = ["--blocks-per-sm", "1", "--form", "async", "--form", "ring", "--backend", "cu"]
+    by = measured(commands, *argv, "--layout", "gpl", "--case", "ffn_down_14b").by()
+    assert (by["gpl_ring"].grid, by["gpl_async"].grid) == (2, 2)
+    assert "4r1b0s-drawn" in by["gpl_ring"].notes[0]
+    assert by["padded_loop"].blocks_per_sm == 1
+    assert {bound for _, file, _, bound in small_l1.loaded if file != "harness"} == {1}
+
+
+def test_an_older_gpu_skips_ring_with_the_reason(small_l1: HostGpu, commands: Commands) -> None:
+    small_l1.facts = replace(TWO_SMS, arch="sm_86")
+    rows = measured(commands, "--backend", "cu", "--case", "attn_v_14b").rows
+    skipped = {r.variant: r.skipped for r in rows if r.skipped and not r.variant.endswith(("_pf", "_pf3"))}
+    assert set(skipped) == {f"{lay}_ring" for lay in l1.READ_OF} | {"padded_ring_aa"}
+    assert set(skipped.values()) == {"bulk copies need sm_90, this GPU is sm_86"}
+    assert {r.variant for r in rows if r.variant.endswith("async") and r.bitwise}
+
+
+def test_the_ring_is_judged_and_the_limit_shown(small_l1: HostGpu, commands: Commands) -> None:
+    rows = measured(commands).rows
+    judged = {(r.case, r.variant): r for r in l1_report.judge(rows, 0) if r.backend == "cu"}  # internals
+    found = judged["ffn_down_14b", "dpl_ring"]
+    assert found.verdict == "GO" and found.recorded is None
+    assert found.ratio_to_baseline == pytest.approx(210 / 224, abs=1e-3)
+    assert "fewer bytes: the gain is the bytes, no more and no less" in (found.reason or "")
+    assert judged["model_14b", "dpl_ring"].verdict == "GO"
+    padded = next(r for r in rows if (r.case, r.variant, r.backend) == ("ffn_down_14b", "padded_ring", "cu"))
+    assert "in geometry" not in (found.reason or "")
+    padded.notes = ["geometry 4r2b0s-dealt, 2 stages, tuned"]
+    again = {(r.case, r.variant, r.backend): r for r in l1_report.judge(rows, 0)}
+    assert "in geometry 4r2b0s-drawn against 4r2b0s-dealt" in (
+        again["ffn_down_14b", "dpl_ring", "cu"].reason or ""
+    )
+    best = l1_limit.nearest(rows, "ffn_down_14b", "cu")  # internals
+    assert best is not None
+    assert best.row.variant in ("dpl_ring", "gpl_ring")
+    assert best.fraction == pytest.approx(1 / 1.1, abs=1e-3) and best.said == "reached"
+    assert best.ratio.ratio == pytest.approx(1.1 / 1.6 * 210 / 224, abs=1e-3)
+    text = l1_report.readme([*rows, *l1_report.judge(rows, 0)])
+    assert "What beats the recorded kernels here" in text and "| reached" in text
+    assert "What beats the recorded kernels here" in l1_report.sections(rows, False)[0]
+
+
+@pytest.mark.parametrize(
+    ("fraction", "low", "high", "target", "want"),
+    [
+        (0.96, 0.955, 0.965, 0.95, "reached"),
+        (0.949, 0.945, 0.953, 0.95, "not reached (within the interval)"),
+        (0.951, 0.947, 0.955, 0.95, "reached (within the interval)"),
+        (0.90, 0.89, 0.91, 0.95, "not reached"),
+        (0.90, 0.89, 0.91, None, ""),
+    ],
+)
+def test_a_target_is_reached_or_not(
+    fraction: float, low: float, high: float, target: float | None, want: str
+) -> None:
+    row = Row(probe="l1", case="c", variant="gpl_ring", backend="cu", source="measured")
+    assert l1_limit.Nearest(row, Interval(1.0, 1.0, 1.0), fraction, low, high, target).said == want
+
+
+def test_the_reads_and_the_stream_form_are_no_kernel_that_beats_anything(
+    small_l1: HostGpu, commands: Commands
+) -> None:
+    argv = ["--form", "stream", "--form", "loop", "--case", "attn_v_14b", "--backend", "cu"]
+    rows = measured(commands, *argv).rows
+    for row in rows:
+        if row.variant.endswith("stream"):
+            row.time_s = 1e-9
+    best = l1_limit.nearest(rows, "attn_v_14b", "cu")  # internals
+    assert best is not None and best.row.variant.endswith("_loop")
+    assert l1_limit.nearest([r for r in rows if r.variant != "dispatch_padded"], "attn_v_14b", "cu") is None
+    assert l1_limit.section([], "", True) == []
+
+
+def test_what_is_left_to_a_plain_read_is_told_of_every_form_past_the_record() -> None:
+    row = Row(
+        probe="l1", case="attn_v_14b", variant="gpl_ring", backend="cu", source="measured", device="x",
+        time_s=4e-6, same_bytes_read_s=3e-6, read_ceiling_gbps=4000.0, grid=100, smem_bytes=1 << 20,
+        dram_bytes_read=8_000_000, profiler_time_s=4e-6,
+    )  # fmt: skip
+    (text,) = l1_limit.left([row], "", True)
+    for word in ("2000", "50.0 %", "100.00 MiB", "4.00 µs", "1.00 µs", "75.0 %"):
+        assert word in text, word
+    (text,) = l1_limit.left([replace(row, variant="gpl_async")], "", True)
+    assert "75.0 %" in text and "100.00 MiB" in text, "copies fill its shared memory too"
+    (text,) = l1_limit.left([replace(row, variant="gpl_pf3")], "", True)
+    assert "75.0 %" in text and "100.00 MiB" not in text, "no copies fill its shared memory"
+    for without in (
+        {"variant": "gpl_loop"}, {"variant": "padded_ring_aa"}, {"variant": "read_dpl"},
+        {"profiler_time_s": None},
+    ):  # fmt: skip
+        assert l1_limit.left([replace(row, **without)], "", True) == []
+    assert {f.name for f in l1.FORMS} > set(l1.RECORDED)
+
+
+def test_a_sweep_names_every_geometry_once_and_what_to_write(small_l1: HostGpu, commands: Commands) -> None:
+    done = measured(commands, "--sweep", "--case", "ffn_down_14b")
+    rows = done.rows
+    variants = [r.variant for r in rows]
+    tried = {v for v in variants if v.startswith("gpl_")}
+    assert tried == {f"gpl_{form}@{g}" for form in tuning.FORMS for g in l1_ring.CANDIDATES}
+    assert {r.backend for r in rows} == {"cu"}
+    assert {r.windows for r in rows if r.samples_s} == {points.WINDOWS}
+    assert sum(v.startswith("padded_") for v in variants) == l1_sweep.FEW * len(tuning.FORMS)
+    why = {r.variant: r.skipped for r in rows if r.skipped}
+    assert {w.rstrip("0123456789rbs-dealtwn") for w in why.values() if w} >= {"the same launch as gpl_ring@"}
+    assert any("blocks of it fit on an SM" in (w or "") for w in why.values())
+    chosen = l1_sweep.chosen(rows)["ffn_down_14b"]  # internals
+    assert set(chosen) == set(l1.READ_OF) and {t[form].rows for t in chosen.values() for form in t} == {2}
+    text = tuning.dump("ffn_down_14b", chosen)
+    head = 'devices = ["x"]\nwhere = "a test"\n\n'
+    assert tuning.parse(head + text).l1 == {"ffn_down_14b": chosen}
+    assert f"```toml\n{text}\n```" in done.report
+    assert (done.code, done.verdicts) == (0, [])
+    assert tables.POINT in rows[0].variant
+
+
+def test_a_sweep_of_one_form_and_layout(small_l1: HostGpu, commands: Commands) -> None:
+    done = measured(commands, "--sweep", "--form", "async", "--layout", "padded", "--case", "attn_v_14b")
+    assert {r.variant for r in done.rows if tables.POINT in r.variant} == {
+        f"padded_async@{g}" for g in l1_ring.CANDIDATES
+    }
+    assert "it takes both forms" in done.out
+    with pytest.raises(BadInput, match="--sweep"):  # internals: its children are no process of this GPU's
+        l1.cases(cli.parser("l1").parse_args(["--sweep", "--processes", "2"]))
+    for argv in (["--form", "loop"], ["--counters"], ["--blocks-per-sm", "2"]):
+        refused = commands("l1", "--sweep", *argv)
+        assert refused.code == 2 and "--sweep" in refused.err
+
+
+def test_once_launches_every_arm_in_the_order_of_its_rows(small_l1: HostGpu, commands: Commands) -> None:
+    done = measured(commands, "--once", "--backend", "cu", "--case", "attn_v_14b")
+    assert {"gpl_ring", "gpl_async", "padded_ring_aa"} <= {r.variant for r in done.rows}
+    assert done.code == 0 and not [r for r in done.rows if r.samples_s]
+    seen = [x.kernel for x in small_l1.launched if x.profiled]
+    flip = {"dispatch_padded": "padded_loop", "dispatch_dpl": "dpl_loop"}
+    names = [r.variant.removesuffix("_aa") for r in done.rows if not r.skipped]
+    assert seen == ["harness_read" if n.startswith("read") else f"l1_{flip.get(n, n)}" for n in names]
+
+
+def test_a_geometry_is_read_as_it_is_written() -> None:
+    for geometry in l1_ring.CANDIDATES:
+        assert Geometry.parse(str(geometry)) == geometry
+    with pytest.raises(BadInput, match="8r2b0s-drawn"):
+        Geometry.parse("8r 2b drawn")
