@@ -18,6 +18,7 @@ import pytest
 
 from probes.core.types import Shape, Unavailable
 from probes.engine import machine_code
+from probes.engine.bench import Bench
 from probes.engine.probe import Case
 from probes.formats import layer as decode_layer
 from probes.gpu import facts, timing
@@ -237,7 +238,6 @@ def l3_on_fibers(l3_gpu: HostGpu, l3_on_host: ctypes.CDLL) -> HostGpu:
 def host_bench(host_gpu: HostGpu) -> Bench:
     """A bench on the stand-in, for tests of what a probe makes rather than of what it says."""
     return Bench(facts.open_gpu(0), 0, 8, lambda line: None)
-import pytest
 
 
 @pytest.fixture
