@@ -125,6 +125,18 @@ class Calls:
     def cuCtxGetDevice(self) -> int:
         return 0
 
+    def cuCtxGetExecAffinity(self, kind: Any) -> Any:
+        sms = self.gpu.contexts[-1] if self.gpu.contexts else self.gpu.facts.sms
+        return SimpleNamespace(param=SimpleNamespace(smCount=SimpleNamespace(val=sms)))
+
+    def cuCtxGetLimit(self, limit: Any) -> int:
+        return self.gpu.limits.get(limit, 0)
+
+    def cuCtxSetLimit(self, limit: Any, value: int) -> None:
+        self.gpu.limits[limit] = value
+
+    def cuCtxResetPersistingL2Cache(self) -> None: ...
+
     def cuCtxPushCurrent(self, context: Any) -> None:
         self.gpu.contexts.append(context)
 
