@@ -55,7 +55,8 @@ class Case:
     backends: tuple[Backend, ...] = ()
     """Backends that it is for; none for all."""
     sweep: str = ""
-    """The sweep that it is a point of, '' for none."""
+    """The sweep that it is a point of, '' for none; such a point is timed in `windows` of its own."""
+    windows: int = 0
 
     @property
     def group(self) -> str:
@@ -143,12 +144,6 @@ class Table(Protocol):
 
     def alone(self, args: argparse.Namespace) -> bool:
         """Whether the sweeps are all that the flags ask for."""
-
-    def windows(self, kind: str, args: argparse.Namespace) -> int:
-        """Windows of a sweep over cases of its own."""
-
-    def child_flags(self, args: argparse.Namespace) -> list[str]:
-        """The probe's own flags again, for a child process."""
 
     def stem(self, args: argparse.Namespace) -> str:
         """File name of a run's report, without suffix."""

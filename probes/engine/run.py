@@ -223,8 +223,7 @@ def _sweep(
         if not case.sweep:
             yield from sweep.rows_of(name, part, arms, bench, kind, case, variants, kernels, args)
             continue
-        windows = table.windows(kind, args)
-        yield _case(name, arms, replace(bench, windows=windows), case, kernels, args)
+        yield _case(name, arms, replace(bench, windows=case.windows), case, kernels, args)
 
 
 def _case(

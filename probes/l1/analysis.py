@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from probes.core.types import BadInput
-from probes.engine.judge import find
+from probes.engine.judge import both, find
 from probes.engine.probe import Contest
 from probes.l1 import table
 from probes.report import tables
@@ -25,13 +25,12 @@ def pair(rows: Sequence[Row], contest: Contest, variant: str) -> tuple[Row, Row]
 
     dpl by the dispatcher's own flip, as recorded; a ring against the ring that is its contest's baseline.
     """
-    if not rows:
-        return None
+    if not rows or contest.baseline == table.RING_BASELINE:
+        return both(rows, contest, variant)
     group, backend = rows[0].group, rows[0].backend
     base = find(rows, group, contest.baseline, backend)
-    if base is None or contest.baseline == table.RING_BASELINE:
-        row = find(rows, group, variant, backend)
-        return (row, base) if row and base else None
+    if base is None:
+        return None
     assert base.of, "a dispatched row says what ran"
     form = table.variant(base.of).form.name
     own = find(rows, group, "dispatch_dpl" if variant == "dpl" else f"{variant}_{form}", backend)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from probes.core.types import VIRTUAL_THREADS, BadInput, Shape
+from probes.core.types import VIRTUAL_THREADS, BadInput, Shape, check_case
 from probes.engine.probe import Case, Contest, Fit, Variant
 from probes.formats.layouts import BLOCK_BYTES, LAYOUTS, Layout
 
@@ -220,14 +220,10 @@ def _again(name: str, of: Matvec) -> Matvec:
 
 def cases(args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:
     """The cases that the flags ask for: the table's, or a GGUF file's q6_K tensors, one per shape."""
-    import difflib
-
     if args.gguf is None:
         known = {c.id: c for c in CASES}
         for name in args.case or ():
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=3, cutoff=0.3) or list(known)
-                raise BadInput(f"there is no case {name!r}; did you mean {', '.join(close)}?")
+            check_case(name, known)
         if args.case:
             return [known[n] for n in dict.fromkeys(args.case)]
         return [c for c in CASES if not args.quick or c.id in QUICK_CASES]
@@ -263,11 +259,6 @@ def sweep_cases(kind: str, args: argparse.Namespace, sms: int, fit: Fit) -> list
 def alone(args: argparse.Namespace) -> bool:
     """A sweep is all that a run then does."""
     return bool(args.sweep)
-
-
-def windows(kind: str, args: argparse.Namespace) -> int:
-    """L1 has no sweep over cases of its own."""
-    return int(args.windows)
 
 
 def check_flags(args: argparse.Namespace) -> None:
@@ -311,15 +302,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure every geometry of ring and async instead, and say what the tuning table should hold",
     )
-
-
-def child_flags(args: argparse.Namespace) -> list[str]:
-    """L1's own flags again, for a child process."""
-    out = [x for name in args.layout or () for x in ("--layout", name)]
-    out += [x for name in args.form or () for x in ("--form", name)]
-    for flag, value in (("--gguf", args.gguf), ("--tensor", args.tensor)):
-        out += [flag, str(value)] if value is not None else []
-    return out
 
 
 def stem(args: argparse.Namespace) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.device.tuning import Chosen
 from probes.engine import sweep
-from probes.engine.judge import find, over
+from probes.engine.judge import both, find, over
 from probes.engine.probe import Contest
 from probes.l2 import chains, plan, table
 from probes.l2.chains import ChainRing
@@ -21,13 +21,7 @@ EARLIER_S = 50e-9
 SEED = 0
 """Of intervals beside a verdict, which decide nothing."""
 
-
-def pair(rows: Sequence[Row], contest: Contest, variant: str) -> tuple[Row, Row] | None:
-    """An arm and the plain graph of the same chain."""
-    if not rows:
-        return None
-    row, base = (find(rows, rows[0].group, name, rows[0].backend) for name in (variant, contest.baseline))
-    return (row, base) if row and base else None
+pair = both
 
 
 def blocked(row: Row, base: Row) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from probes.core.types import BACKENDS, Backend, BadInput
+from probes.core.types import BACKENDS, Backend, BadInput, check_case
 from probes.engine.probe import Case, Contest, Fit, Variant
 
 if TYPE_CHECKING:
@@ -249,27 +249,19 @@ def sweep_cases(kind: str, args: argparse.Namespace, sms: int, fit: Fit) -> list
                 ChainCase(
                     id=f"sweep_{kernel}_b{blocks}_w{waves:g}", chain="compute24", kernel=kernel, waves=waves,
                     blocks={backend: blocks}, held=blocks, backends=(backend,), sweep=TAILS,
+                    windows=SWEEP_WINDOWS,
                 )
                 for waves in SWEEP_WAVES
             ]  # fmt: skip
     return out
 
 
-def windows(kind: str, args: argparse.Namespace) -> int:
-    """Windows of a point of the sweep over tails."""
-    return SWEEP_WINDOWS
-
-
 def check_flags(args: argparse.Namespace) -> None:
     """BadInput for a name or a KV length that is not there, and for flags that exclude each other."""
-    import difflib
-
     from probes.l2.chains import check_kv
 
     for name in args.case or ():
-        if name not in CHAINS:
-            close = difflib.get_close_matches(name, CHAINS, n=3, cutoff=0.3) or list(CHAINS)
-            raise BadInput(f"there is no case {name!r}; did you mean {', '.join(close)}?")
+        check_case(name, CHAINS)
     found = names(args)
     if args.counters and (args.case or found) == ["empty"]:
         raise BadInput("--counters profiles the chains' kernels, and empty ones do nothing: name a --case")
@@ -297,13 +289,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--sweep", action="store_true",
         help="vary blocks/SM, registers and the tail of compute24, and the geometry of the ring chains",
     )  # fmt: skip
-
-
-def child_flags(args: argparse.Namespace) -> list[str]:
-    """L2's own flags again, for a child process."""
-    out = [x for name in args.arm or () for x in ("--arm", name)]
-    out += [x for kv in args.kv or () for x in ("--kv", str(kv))]
-    return [*out, *(["--sweep"] if args.sweep else [])]
 
 
 def stem(args: argparse.Namespace) -> str:

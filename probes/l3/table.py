@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from probes.core.types import Backend, BadInput, Shape
+from probes.core.types import Backend, BadInput, Shape, check_case
 from probes.engine.probe import Case, Contest, Fit, Variant
 
 if TYPE_CHECKING:
@@ -151,9 +151,7 @@ def cases(args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:
         by_nf: dict[int, list[Backend]] = {}
         found = fit("l3_form_b")
         if not found:
-            raise BadInput(
-                "--match-waves needs form_b's registers, which are not recorded for this device"
-            )
+            raise BadInput("--match-waves needs form_b's registers, which are not recorded for this device")
         for backend, per_sm in found.items():
             by_nf.setdefault(nf_for_waves(args.match_waves, sms, per_sm), []).append(backend)
         return [made(f"gate_up_nf{nf}", nf, cols, backends=tuple(who)) for nf, who in by_nf.items()]
@@ -192,7 +190,8 @@ def sweep_cases(kind: str, args: argparse.Namespace, sms: int, fit: Fit) -> list
         for grid in grids(per_sm * sms, mine, args.quick) if per_sm else ():
             assert own[0].shape, "a case of L3 has its shape"
             case = made(f"sweep_{grid}_blocks", GROUP * grid, own[0].shape.id, backends=(backend,))
-            out.append(replace(case, sweep=WAVES))
+            windows = QUICK_SWEEP_WINDOWS if args.quick else SWEEP_WINDOWS
+            out.append(replace(case, sweep=WAVES, windows=windows))
     return out
 
 
@@ -202,11 +201,6 @@ def grids(slots: int, own: list[int], quick: bool = False) -> list[int]:
     found = {max(1, round(k * step * slots)) for k in range(round(FIRST / step), round(LAST / step) + 1)}
     found |= {w * slots + 1 for w in range(1, round(LAST))}
     return sorted(found | set(own))
-
-
-def windows(kind: str, args: argparse.Namespace) -> int:
-    """Windows of a point of the sweep over waves."""
-    return QUICK_SWEEP_WINDOWS if args.quick else SWEEP_WINDOWS
 
 
 def check_flags(args: argparse.Namespace) -> None:
@@ -236,8 +230,7 @@ def check_flags(args: argparse.Namespace) -> None:
     for name in args.case or ():
         if given:
             raise BadInput(f"--case picks a built-in shape; it does not go with {given[0]}")
-        if name not in {c.id for c in CASES}:
-            raise BadInput(f"there is no case {name!r}; did you mean {', '.join(c.id for c in CASES)}?")
+        check_case(name, (c.id for c in CASES))
     if args.sms is not None and args.sms < 1:
         raise BadInput(f"--sms must be at least 1, got {args.sms}")
 
@@ -282,18 +275,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tensors", nargs=2, metavar=("GATE", "UP"), help="with --gguf: the two tensors of one layer"
     )
-
-
-def child_flags(args: argparse.Namespace) -> list[str]:
-    """L3's own flags again, for a child process."""
-    out: list[str] = []
-    for flag, value in (
-        ("--nf", args.nf), ("--match-waves", args.match_waves), ("--sms", args.sms), ("--gguf", args.gguf),
-    ):  # fmt: skip
-        out += [flag, str(value)] if value is not None else []
-    out += [x for name in args.variant or () for x in ("--variant", name)]
-    out += ["--tensors", *args.tensors] if args.tensors else []
-    return [*out, *(["--sweep"] if args.sweep else [])]
 
 
 def stem(args: argparse.Namespace) -> str:
