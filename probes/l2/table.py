@@ -30,6 +30,9 @@ CHAINS: dict[str, str] = {
     "decode13_ring": "decode13 with its four matrices through ring kernels",
     "empty": f"{CHAIN} empty launches, and a pair: the launch gap itself",
 }
+MOST_SPLITS = 256
+"""Chunks of the KV cache at most: what attention_combine holds in shared memory."""
+
 KVS = (128, 3254)
 """KV lengths of a decode layer, as recorded; the cache is f16."""
 
@@ -256,10 +259,16 @@ def sweep_cases(kind: str, args: argparse.Namespace, sms: int, fit: Fit) -> list
     return out
 
 
+def check_kv(kv: int) -> None:
+    """BadInput for a KV length that the kernels cannot hold."""
+    from probes.formats.layer import CONSTANTS
+
+    if not 1 <= kv <= MOST_SPLITS * CONSTANTS.chunk:
+        raise BadInput(f"the KV length must be 1 to {MOST_SPLITS * CONSTANTS.chunk}, got {kv}")
+
+
 def check_flags(args: argparse.Namespace) -> None:
     """BadInput for a name or a KV length that is not there, and for flags that exclude each other."""
-    from probes.l2.chains import check_kv
-
     for name in args.case or ():
         check_case(name, CHAINS)
     found = names(args)
