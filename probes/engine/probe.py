@@ -59,6 +59,12 @@ class Case:
     windows: int = 0
 
     @property
+    def matrix(self) -> Shape:
+        """The shape of a case that is about a matrix."""
+        assert self.shape, f"{self.id} is no matrix"
+        return self.shape
+
+    @property
     def group(self) -> str:
         """The case with its KV length: rows that are timed together."""
         return self.id if self.kv is None else f"{self.id}@{self.kv}"

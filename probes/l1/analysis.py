@@ -1,7 +1,4 @@
-"""Why an L1 verdict came out so.
-
-Bytes, registers, occupancy and what binds; and what a gain is worth. Pure.
-"""
+"""Why an L1 verdict came out so: bytes, registers, occupancy, what binds; and what a gain is worth. Pure."""
 
 from __future__ import annotations
 
@@ -59,13 +56,10 @@ def why(rows: Sequence[Row], contest: Contest, row: Row, base: Row, found: Inter
             f"{100 * base.fraction_of_same_bytes_read:.0f} % of a plain read of its bytes"
         )
     parts.append(f"{layout} moves {100 * (1 - row.traffic_bytes / base.traffic_bytes):.1f} % fewer bytes")
-    if (row.registers, row.blocks_per_sm) != (base.registers, base.blocks_per_sm):
-        parts.append(
-            f"at {row.registers} registers and {row.blocks_per_sm} blocks/SM "
-            f"against {base.registers} and {base.blocks_per_sm}"
-        )
-    else:
-        parts.append(f"at the same {row.registers} registers and {row.blocks_per_sm} blocks/SM")
+    costs = f"{row.registers} registers and {row.blocks_per_sm} blocks/SM"
+    same = (row.registers, row.blocks_per_sm) == (base.registers, base.blocks_per_sm)
+    against = f"{costs} against {base.registers} and {base.blocks_per_sm}"
+    parts.append(f"at the same {costs}" if same else f"at {against}")
     if row.geometry != base.geometry:
         parts.append(f"in geometry {row.geometry} against {base.geometry}")
     x, y = (find(rows, row.group, f"{lay}_stream", row.backend) for lay in (layout, "padded"))

@@ -1,7 +1,4 @@
-"""L2's own sections.
-
-Per launch, what wins, how near the ring chains come to a plain read, the gap, the sweeps.
-"""
+"""L2's own sections: per launch, what wins, how near the rings come to a plain read, the gap, the sweeps."""
 
 from __future__ import annotations
 
@@ -63,8 +60,8 @@ def sections(rows: Sequence[Row], markdown: bool) -> list[str]:
         ]  # fmt: skip
         text = tables.table(heads, lines, markdown, left=["case", "arm", "backend"])
         out += [f"{title}Per launch\n\n{text}", f"{title}What beats the plain graph\n\n{_winners(rows)}"]
-    for head, body in (("The ring chains' geometries", _geometries(rows)),):
-        out += [f"{title}{head}\n\n{body}"] if body else []
+    if body := _geometries(rows):
+        out.append(f"{title}The ring chains' geometries\n\n{body}")
     out += _limit(rows, title, markdown)
     out += _kernels(rows, title, markdown)
     for head, body in (
@@ -193,17 +190,13 @@ def _gap(rows: Sequence[Row]) -> str:
         line = f"- {backend}: {format_time(each)} per empty launch in a graph"
         if best is not None:
             saved = each - best / table.CHAIN
-            line += (
-                f", {format_time(best / table.CHAIN)} with the best PDL arm: at most "
-                f"{format_time(saved)} per interface, "
-                f"{format_time(saved * 13 * 48)} per step of 48 layers"
-            )
+            line += f", {format_time(best / table.CHAIN)} with the best PDL arm: at most {format_time(saved)}"
+            line += f" per interface, {format_time(saved * 13 * 48)} per step of 48 layers"
         out.append(line)
     if out and all(said):
         texts = [format_time(f.number) for f in said if f]
-        out.append(
-            f"- recorded on gb10: about {texts[0]} per launch and {texts[1]} per step, which do not agree"
-        )
+        told = f"about {texts[0]} per launch and {texts[1]} per step"
+        out.append(f"- recorded on gb10: {told}, which do not agree")
     return "\n".join(out)
 
 
@@ -271,17 +264,15 @@ def _rings(rows: Sequence[Row], markdown: bool) -> str:
 
 
 def plots(rows: Sequence[Row], path: Path) -> list[str]:
-    """Draw the sweep over tails beside the report.
-
-    The speedup of each PDL arm by waves, a panel per occupancy.
-    """
+    """Draw the sweep over tails beside the report: each PDL arm's speedup by waves, a panel per occupancy."""
     points = analysis.tail_points(rows)
     if not points:
         return []
     shown: dict[str, dict[str, list[pictures.Bar]]] = {}
-    for row, _ in sorted(
-        points, key=lambda p: (p[0].registers or 0, p[0].blocks_per_sm or 0, p[0].waves or 0.0)
-    ):
+    swept = sorted(
+        (r for r, _ in points), key=lambda r: (r.registers or 0, r.blocks_per_sm or 0, r.waves or 0)
+    )
+    for row in swept:
         panel = shown.setdefault(f"{row.registers} registers, {row.blocks_per_sm} blocks/SM", {})
         ratio, low, high = row.ratio_to_baseline or 1.0, row.ratio_low or 1.0, row.ratio_high or 1.0
         ends = (100 * (1 / ratio - 1 / high), 100 * (1 / low - 1 / ratio))

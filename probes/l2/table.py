@@ -199,9 +199,8 @@ def cases(args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:
     out: list[Case] = []
     for name in names(args):
         if name == "compute24":
-            out.append(
-                ChainCase(id=name, chain=name, blocks=_blocks("compute", fit), held=args.blocks_per_sm or 0)
-            )
+            blocks, held = _blocks("compute", fit), args.blocks_per_sm or 0
+            out.append(ChainCase(id=name, chain=name, blocks=blocks, held=held))
             continue
         for kv in dict.fromkeys(args.kv or KVS) if name in DECODE else (None,):
             out.append(ChainCase(id=name, chain=name, kv=kv))
@@ -219,9 +218,8 @@ def variants(args: argparse.Namespace, case: Case) -> list[Variant]:
     assert isinstance(case, ChainCase), "a case of L2 is a chain"
     if case.sweep == TAILS:
         return [arm(name) for name in SWEEP_ARMS]
-    return [
-        a for a in ARMS if runs(a, case.chain) and (not args.arm or a.name in args.arm or a.name in AGAIN)
-    ]
+    asked = [a for a in ARMS if not args.arm or a.name in (*args.arm, *AGAIN)]
+    return [a for a in asked if runs(a, case.chain)]
 
 
 def sweeps(args: argparse.Namespace) -> dict[str, str]:

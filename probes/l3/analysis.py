@@ -40,10 +40,8 @@ def _saves(row: Row, base: Row, found: Interval) -> str:
     assert row.time_s and base.time_s, "a measured row has its time"
     gain = 1 - found.ratio
     word = "saves" if gain >= 0 else "costs"
-    out = [
-        f"against {base.variant}, which reads by the same kernel, the fusion {word} "
-        f"{format_time(abs(gain) * base.time_s)} of {format_time(base.time_s)}"
-    ]
+    saved = f"{format_time(abs(gain) * base.time_s)} of {format_time(base.time_s)}"
+    out = [f"against {base.variant}, which reads by the same kernel, the fusion {word} {saved}"]
     read = base.same_bytes_read_s
     if read:
         most, share = base.time_s - read, read / base.time_s
