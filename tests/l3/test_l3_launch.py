@@ -100,8 +100,7 @@ def test_a_partition_has_its_own_rows_or_the_rule_s() -> None:
         own, whole_s = (tuned(f"nvidia-h200{part}", v) for part in ("-48sm", ""))
         assert own != whole_s
         whole, part, other = (
-            launch(v, facts)
-            for facts in (H200, partition.name_of(H200, 48), partition.name_of(H200, 64))
+            launch(v, facts) for facts in (H200, partition.name_of(H200, 48), partition.name_of(H200, 64))
         )
         assert part.note.startswith(f"geometry {own}, ") and ", tuned" in part.note
         assert part.geometry == str(own) and whole.geometry == str(whole_s)
@@ -244,7 +243,7 @@ def test_a_partition_s_rows_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     ("text", "words"),
     [
         ("form_c = {}", 'a row is { ring = "8r2b2s3x-drawn" }, got {}'),
-        ("form_c = { own = 3 }", 'a row is { ring = "8r2b2s3x-drawn" }, got {\'own\': 3}'),
+        ("form_c = { own = 3 }", "a row is { ring = \"8r2b2s3x-drawn\" }, got {'own': 3}"),
         ('form_c = { ring = "4r3b2s-drawn", late = 4 }', "a row is .*got {'ring'.*'late': 4"),
         ('form_c = { ring = "4r3b2s-drawn", own = 1, late = 4 }', "a row is .* got {'ring'.*'own': 1"),
         ("form_c = { ring = 8 }", "a row is .*got {'ring': 8}"),

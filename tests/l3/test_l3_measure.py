@@ -99,7 +99,11 @@ def test_match_waves_picks_the_grid(l3_gpu: HostGpu, commands: Commands) -> None
 
 @pytest.mark.parametrize(
     ("call", "what"),
-    [("resources", "SM partitions"), ("split", "a partition of 1 SMs"), ("create_context", "a green context")],
+    [
+        ("resources", "SM partitions"),
+        ("split", "a partition of 1 SMs"),
+        ("create_context", "a green context"),
+    ],
 )
 def test_a_gpu_without_partitions_is_skipped_with_the_reason(
     small_l3: HostGpu, commands: Commands, call: str, what: str

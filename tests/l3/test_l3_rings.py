@@ -6,7 +6,6 @@ import argparse
 import ctypes
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
