@@ -70,7 +70,8 @@ def test_all_rows_of_a_device_add_up_as_before(
 @pytest.mark.parametrize(
     ("name", "device", "group", "variant", "time_s", "registers", "blocks", "grid", "waves", "ratio"),
     [
-        ("l1", "gb10", "ffn_down_14b", "dpl_loop", 233.86139720559e-6, 39, 6, 5120, 5120 / 288, 0.93832957567),
+        ("l1", "gb10", "ffn_down_14b", "dpl_loop", 233.86139720559e-6, 39, 6, 5120, 5120 / 288,
+         0.93832957567),
         ("l1", "h200", "ffn_down_14b", "gpl_ring", 14.065116483516483e-6, 86, 2, 132, 0.5, 0.94325073710),
         ("l1", "a100", "attn_v_14b", "padded_async", 2.249887199607651e-6, 96, 3, 128, 128 / 324, 1.0),
         ("l2", "gb10", "bandwidth24", "plain", 5604.824910179641e-6, None, None, None, None, 1.0),

@@ -93,6 +93,11 @@ def test_any_figure_survives_json(x: float, text: str, samples: list[float]) -> 
         ({"samples_s": [1.0, None]}, "samples_s"),
         ({"samples_s": [1.0, 1.0], "windows": 4}, "2 samples, 8 expected"),
         ({"notes": "hot"}, "notes"),
+        ({"role": "guest"}, "role must be one of variant, again, "),
+        ({"role": None}, "role"),
+        ({"missing": "a wait"}, "missing"),
+        ({"cold": "no"}, "cold must be bool | None, got 'no'"),
+        ({"sweep": True}, "sweep"),
     ],
 )
 def test_bad_rows_are_refused(change: dict[str, object], text: str) -> None:
@@ -286,6 +291,8 @@ def test_skipped_and_doubtful_rows_are_seen() -> None:
     ]
     assert row(event_loop_time_s=30e-6).doubts() == []  # below 50 µs the two need not agree
     assert "above the read ceiling" in tables.case_table([row(fraction_of_ceiling=1.02)])
+    lacks = tables.case_table([row(missing=["no wait"], notes=["hot"])])
+    assert "proof missing: no wait; " in lacks and lacks.rstrip().endswith("hot")
     assert row(fraction_of_ceiling=1 + 2**-52, event_loop_time_s=30e-6).doubts() == [], "that is rounding"
 
 
