@@ -88,16 +88,20 @@ def _row(
     planned: Planned | None = None
     try:
         planned = probe.plan(name).plan(v, case, facts, args, backend)
-        row = described(name, case, planned, backend, "predicted", facts)
         res = known(backend, planned.kernel, facts.arch, held)
-        occupy(row, res, planned.config, facts)
-        if held and not planned.ring:  # a persistent grid holds its own blocks
-            occupy(row, res, planned.config, facts, min(row.blocks_per_sm or 0, held))
-        check_fit(planned, row.blocks_per_sm or 0, facts)
     except Unavailable as error:
         row = refused(name, case, v, backend, "predicted", facts, str(error))
         if planned:
             row.content_bytes, row.traffic_bytes = planned.content_bytes, planned.traffic_bytes
+        return row
+    row = described(name, case, planned, backend, "predicted", facts)
+    occupy(row, res, planned.config, facts)
+    if held and not planned.ring:  # a persistent grid holds its own blocks
+        occupy(row, res, planned.config, facts, min(row.blocks_per_sm or 0, held))
+    try:
+        check_fit(planned, row.blocks_per_sm or 0, facts)
+    except Unavailable as error:  # what it costs says why
+        row.skipped, row.waves, row.tail_fraction, row.notes = str(error), None, None, []
         return row
     row.notes += _tail(row, planned)
     if tuning.device_and_part(facts.slug)[1]:

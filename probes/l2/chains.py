@@ -263,7 +263,8 @@ def tuned(slug: str, chain: str, matrix: str) -> ChainRing | None:
 def as_ring(row: tuning.Chosen, where: str) -> ChainRing:
     """A tuning table's row. Raises BadInput for one that cannot be."""
     ring, ahead, plain = row.get("ring"), row.get("ahead"), row.get("plain")
-    if not isinstance(ring, Geometry) or not isinstance(ahead, int) or isinstance(plain, int):
+    known = row.keys() - {"plain"} == {"ring", "ahead"}
+    if not known or not isinstance(ring, Geometry) or not isinstance(ahead, int) or isinstance(plain, int):
         raise BadInput(f'{where}: a row is {{ ring = "4r1b0s-dealt", ahead = 0 }}, got {dict(row)}')
     for geometry in (ring, plain):
         if geometry and (geometry.drawn or geometry.sets != 1):

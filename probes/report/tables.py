@@ -127,7 +127,8 @@ def _yes(value: bool | None) -> str:
 
 def _note(row: Row) -> str:
     skipped = [f"SKIPPED ({row.skipped})"] if row.skipped else []
-    return "; ".join([*skipped, *row.doubts(), *row.notes])
+    lacks = [f"proof missing: {m}" for m in row.missing if m not in row.notes]  # schema 1 has them as notes
+    return "; ".join([*skipped, *lacks, *row.doubts(), *row.notes])
 
 
 CASE_COLUMNS: tuple[Column, ...] = (
@@ -169,9 +170,6 @@ VERDICT_COLUMNS: tuple[Column, ...] = (
 
 SWEEP = "sweep_"
 """Cases that begin so are points of a sweep: their probe's own section shows them, not a table each."""
-
-POINT = "@"
-"""A variant with it is a point of a sweep over launches (`gpl_ring@8r2b0s-drawn`): timed, not judged."""
 
 SOURCE_COLUMN = Column("source", lambda r: r.source, text=True)
 
