@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from kernels_cu import build
 from kernels_numba import compile as numba_compile
 from probes.core import cubin
-from probes.core.types import BadInput
+from probes.core.types import BadInput, Resources, Unavailable
 from probes.device import resources
+from probes.engine import machine_code
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,3 +65,24 @@ def test_no_log_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert hasattr(Linker, "get_info_log")
     for file in (*Path(numba_compile.__file__).parent.glob("*.py"), *(ROOT / "probes" / "core").glob("*.py")):
         assert "get_info_log" not in file.read_text() and "Compiling entry" not in file.read_text()
+
+
+@pytest.mark.toolchain
+def test_libraries_and_their_cubins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the shared library holds is what the account beside it is of; a cut one is built again."""
+    monkeypatch.setenv("PROBES_BUILD_DIR", str(tmp_path))
+    try:
+        path = build.library("harness.cu", "sm_90")
+        inside = machine_code.opcodes(path)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    assert inside == machine_code.opcodes(path.with_suffix(".cubin")) and len(inside) == 3
+    rows = {r.name: r.resources for r in build.offline("harness.cu", "sm_90")}
+    assert rows.keys() == inside.keys()
+    assert rows["harness_read"] == resources.load_resources()["cu", "harness_read", "sm_90"]
+    assert rows["harness_empty"] == Resources(4, 0, 0)
+    good = path.read_bytes()
+    for file in (path, path.with_suffix(".cubin")):
+        file.write_bytes(file.read_bytes()[:1000])
+        assert build.library("harness.cu", "sm_90") == path
+        assert path.stat().st_size == len(good) and build.offline("harness.cu", "sm_90")

@@ -14,10 +14,9 @@ import pytest
 from kernels_cu import build
 from kernels_numba import compile as numba_compile
 from probes.core import settings
-from probes.core.types import Resources, Unavailable
-from probes.device import resources
+from probes.core.types import Unavailable
 from probes.engine import bench as bench_module
-from probes.engine import compiling, machine_code
+from probes.engine import compiling
 from probes.engine.compiling import Wanted, compile_all
 from probes.formats.layouts import LAYOUTS
 from probes.report import provenance, tables
@@ -331,24 +330,3 @@ def test_the_bench_compiles_what_was_asked_for_before_it_binds(monkeypatch: pyte
     with pytest.raises(Unavailable, match="no nvcc here"):
         bench.kernels("l1", ["l1_gpl_loop"], "cu")
     assert set(bench.kernels("l1", ["l1_gpl_loop"], "numba")) == {"l1_gpl_loop"}
-
-
-@pytest.mark.toolchain
-def test_libraries_and_their_cubins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the shared library holds is what the account beside it is of; a cut one is built again."""
-    monkeypatch.setenv("PROBES_BUILD_DIR", str(tmp_path))
-    try:
-        path = build.library("harness.cu", "sm_90")
-        inside = machine_code.opcodes(path)
-    except Unavailable as error:
-        pytest.skip(str(error))
-    assert inside == machine_code.opcodes(path.with_suffix(".cubin")) and len(inside) == 3
-    rows = {r.name: r.resources for r in build.offline("harness.cu", "sm_90")}
-    assert rows.keys() == inside.keys()
-    assert rows["harness_read"] == resources.load_resources()["cu", "harness_read", "sm_90"]
-    assert rows["harness_empty"] == Resources(4, 0, 0)
-    good = path.read_bytes()
-    for file in (path, path.with_suffix(".cubin")):
-        file.write_bytes(file.read_bytes()[:1000])
-        assert build.library("harness.cu", "sm_90") == path
-        assert path.stat().st_size == len(good) and build.offline("harness.cu", "sm_90")

@@ -14,8 +14,8 @@ from probes.device import facts as profiles
 from probes.device import pipeline
 from probes.engine import bench as bench_module
 from probes.engine import predict
-from probes.engine.bench import Bench
 from probes.engine import probe as protocol
+from probes.engine.bench import Bench
 from probes.l1 import table as l1
 from probes.report import provenance, tables
 
