@@ -115,7 +115,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
     code = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000));"
-        "from probes import cli; sys.exit(cli.main('l1', '--mode predict --case attn_v_7b --json x.json'.split()))"
+        "from probes import cli;"
+        "sys.exit(cli.main('l1', '--mode predict --case attn_v_7b --json x.json'.split()))"
     )
     run = subprocess.run(
         [sys.executable, "-c", code],

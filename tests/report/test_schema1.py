@@ -1,4 +1,4 @@
-"""Reports of schema 1: what they told by names and notes stands in fields once they are read, and only then."""
+"""Reports of schema 1: what they told by names and notes stands in fields once they are read."""
 
 from __future__ import annotations
 
