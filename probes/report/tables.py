@@ -170,9 +170,6 @@ VERDICT_COLUMNS: tuple[Column, ...] = (
 SWEEP = "sweep_"
 """Cases that begin so are points of a sweep: their probe's own section shows them, not a table each."""
 
-POINT = "@"
-"""A variant with it is a point of a sweep over launches (`gpl_ring@8r2b0s-drawn`): timed, not judged."""
-
 SOURCE_COLUMN = Column("source", lambda r: r.source, text=True)
 
 
