@@ -87,6 +87,8 @@ def judge(rows: Sequence[Row], seed: int) -> list[Row]:
                 noise_floor=floor,
                 verdict=decided.verdict,
                 reason="CLAIMS A DIFFERENCE" if claims else "claims no difference",
+                role="verdict",
+                scope="each",
             )
         )
     return out

@@ -1,99 +1,150 @@
-"""A report of schema 1 told by names and notes what later ones state in fields: reading makes the fields."""
+"""Reports of schema 1: what they told by names and notes stands in fields once they are read."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from probes.report import store
-from probes.report.provenance import Head
-from probes.report.rows import Row
-from probes.report.schema1 import upgraded
+from probes.engine import judge, probe
+from probes.report import provenance, schema1, store
+from probes.report.rows import FIELDS, Row
+
+ROOT = Path(__file__).resolve().parents[2]
+REPORTS = sorted(
+    p for name in probe.names() for p in (ROOT / "out").glob(f"*/{name}*.json") if p.parent.name != "runs"
+)
+SECOND = ("role", "of", "baseline", "read", "geometry", "cold", "missing", "sweep", "scope")
+"""The fields that schema 1 had not."""
 
 
-def row(variant: str, **more: object) -> Row:
-    base: dict[str, object] = {
-        "probe": "l1", "case": "attn_v_14b", "variant": variant, "backend": "cu", "source": "measured",
-    }  # fmt: skip
-    return Row(**{**base, **more})  # type: ignore[arg-type]  # fields by name
+def row(variant: str, *notes: str, **more: Any) -> Row:
+    base: dict[str, Any] = {"probe": "l1", "case": "c", "backend": "cu", "source": "measured"}
+    return Row(variant=variant, notes=list(notes), **{**base, **more})
+
+
+def upgraded(one: Row) -> Row:
+    (found,) = schema1.upgraded([one])
+    return found
 
 
 @pytest.mark.parametrize(
-    ("old", "role", "of"),
+    ("one", "role", "of", "sweep"),
     [
-        (row("dpl_loop"), "variant", None),
-        (row("padded_ring_aa"), "again", "padded_ring"),
-        (row("plain_ab"), "again", "plain"),
-        (row("dispatched_dpl", notes=["dispatched to dpl_pf"]), "choice", "dpl_pf"),
-        (row("read_large"), "ceiling", None),
-        (row("read_padded"), "read", None),
-        (row("kernel_gate_up"), "kernel", "gate_up"),
-        (row("profiled_down_read"), "read", "down"),
-        (row("profiled_down_plain"), "alone", "down"),
-        (row("pair_pdl_late", overlap_s=1e-6), "gap", "pdl_late"),
-        (row("pair_ring", time_s=1e-6), "variant", None),  # L3's, which is timed
-        (row("form_c@8r1b8s4x-drawn"), "point", "form_c"),
-        (row("q4k_8r4b2s-dealt_a0_tail", case="sweep_ring_decode13"), "point", None),
-        (row("form_b", verdict="GO", reason="a gain"), "verdict", None),
+        (row("dpl_loop"), "variant", None, None),
+        (row("padded_loop_aa"), "again", "padded_loop", None),
+        (row("plain_ab"), "again", "plain", None),
+        (row("dispatch_dpl", "dispatched to dpl_pf"), "choice", "dpl_pf", None),
+        (row("read_large"), "ceiling", None, None),
+        (row("read_dpl"), "read", None, None),
+        (row("kernel_gate_up"), "kernel", "gate_up", None),
+        (row("profiled_gate_up_late"), "alone", "gate_up", None),
+        (row("profiled_gate_up_read"), "read", "gate_up", None),
+        (row("pair_gate_up", overlap_s=1e-6), "gap", "gate_up", None),
+        (row("pair_ring", time_s=1e-5, overlap_s=1e-6), "variant", None, None),
+        (row("gpl_ring@8r2b0s-drawn"), "point", "gpl_ring", "geometries"),
+        (row("a_name", case="sweep_ring_q6k"), "point", None, "rings"),
+        (row("form_b", case="sweep_00792_blocks"), "variant", None, "waves"),
+        (row("plain", case="sweep_1.5_waves"), "variant", None, "tails"),
+        (row("dpl", verdict="GO"), "verdict", None, None),
     ],
-    ids=lambda x: x.variant if isinstance(x, Row) else None,
+    ids=lambda x: f"{x.case}/{x.variant}" if isinstance(x, Row) else "",
 )
-def test_a_name_says_what_a_row_is(old: Row, role: str, of: str | None) -> None:
-    (new,) = upgraded([old])
-    assert (new.role, new.of) == (role, of)
+def test_what_a_row_is(one: Row, role: str, of: str | None, sweep: str | None) -> None:
+    found = upgraded(one)
+    assert (found.role, found.of, found.sweep) == (role, of, sweep)
+
+
+def test_what_a_verdict_is_over() -> None:
+    assert upgraded(row("dpl", verdict="GO")).scope == "each"
+    assert upgraded(row("dpl", verdict="GO", case="model_14b")).scope == "sum"
+    assert upgraded(row("dpl_loop")).scope is None
 
 
 @pytest.mark.parametrize(
-    ("case", "variant", "sweep"),
+    ("notes", "rotation", "cold"),
     [
-        ("attn_v_14b", "dpl_loop", None),
-        ("attn_v_14b", "gpl_ring@8r2b0s-drawn", "geometries"),
-        ("sweep_432_blocks", "form_b", "waves"),
-        ("sweep_ring_attn_v24", "now", "rings"),
-        ("sweep_1.50_narrow", "plain", "tails"),
+        ((), 1 << 30, True),
+        (("hot: too little memory to rotate over cold copies",), 1 << 20, False),
+        (("a one-shot run",), 1 << 30, True),
+        (("hot: of no weights",), None, None),
     ],
 )
-def test_a_case_says_which_sweep_a_row_is_part_of(case: str, variant: str, sweep: str | None) -> None:
-    (new,) = upgraded([row(variant, case=case)])
-    assert new.sweep == sweep
+def test_whether_it_was_cold(notes: tuple[str, ...], rotation: int | None, cold: bool | None) -> None:
+    assert upgraded(row("dpl_loop", *notes, rotation_bytes=rotation)).cold is cold
 
 
-def test_notes_become_fields() -> None:
-    hot = "hot: too little memory to rotate over cold copies"
-    told = ["geometry 4r3b2s-dealt, 2 stages, tuned; a persistent grid", "proof missing: no wait", hot]
-    new, cold, bare = upgraded(
-        [row("form_c", notes=told, rotation_bytes=1), row("pair", rotation_bytes=1), row("plain")]
+def test_geometry_and_missing_proofs() -> None:
+    found = upgraded(
+        row("gpl_ring", "geometry 8r2b0s-drawn, 3 stages, tuned", "proof missing: a wait", "else")
     )
-    assert (new.geometry, new.missing, new.cold) == ("4r3b2s-dealt", ["proof missing: no wait"], False)
-    assert (cold.geometry, cold.missing, cold.cold) == (None, [], True)
-    assert bare.cold is None, "a row without weights is neither"
-    assert new.notes == told, "people still read them"
-    (point,) = upgraded([row("gpl_ring@8r2b0s-drawn")])
-    assert point.geometry == "8r2b0s-drawn"
+    assert found.geometry == "8r2b0s-drawn" and found.missing == ["proof missing: a wait"]
+    assert found.notes[-1] == "else"
+    assert (
+        upgraded(row("gpl_ring@2r1b0s-dealt", "geometry 8r2b0s-drawn, 3 stages")).geometry == "8r2b0s-drawn"
+    )
+    assert upgraded(row("gpl_ring@2r1b0s-dealt")).geometry == "2r1b0s-dealt"
+    bare = upgraded(row("gpl_loop"))
+    assert (bare.geometry, bare.missing) == (None, [])
 
 
-def test_rows_that_were_timed_together_name_their_baseline_and_read() -> None:
-    read = row("read_padded", time_s=1e-6, fraction_of_same_bytes_read=1.0)
-    base = row("padded_loop", time_s=2e-6, ratio_to_baseline=1.0, same_bytes_read_s=1e-6)
-    other = row("dpl_loop", time_s=1.8e-6, ratio_to_baseline=0.9, ratio_low=0.89, ratio_high=0.91)
-    apart = row("dpl_loop", case="lm_head_14b", ratio_to_baseline=0.9, ratio_low=0.8, ratio_high=0.95)
-    upgraded([read, base, other, apart])
-    assert (base.baseline, base.read) == ("padded_loop", "read_padded")
-    assert (other.baseline, other.read) == ("padded_loop", None)
-    assert apart.baseline is None, "another case's baseline is none of its own"
+def test_baselines_and_reads_are_of_the_same_group_and_backend() -> None:
+    rows = schema1.upgraded(
+        [
+            row("read_dpl", time_s=3e-6),
+            row("padded_loop", ratio_to_baseline=1.0),
+            row("dpl_loop", ratio_to_baseline=0.8, ratio_low=0.79, same_bytes_read_s=3e-6),
+            row("dpl_loop", backend="numba", ratio_to_baseline=0.8, ratio_low=0.79),
+            row("dpl_loop", case="other", ratio_to_baseline=0.8, ratio_low=0.79, same_bytes_read_s=3e-6),
+        ]
+    )
+    assert [r.baseline for r in rows] == [None, "padded_loop", "padded_loop", None, None]
+    assert [r.read for r in rows] == [None, None, "read_dpl", None, None]
 
 
-def test_a_sum_is_told_from_a_case() -> None:
-    each, whole = (row("dpl", case=c, verdict="GO", reason="a gain") for c in ("attn_v_14b", "model_14b"))
-    assert [r.scope for r in upgraded([each, whole])] == ["each", "sum"]
+@pytest.mark.parametrize("path", REPORTS, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_the_fields_are_those_behind_the_report_s_own_figures(path: Path) -> None:
+    """Ratios, ceilings and shares of a plain read, made again from the samples by the fields alone."""
+    head, rows = store.read_json(path)
+    timed = [r for r in rows if r.samples_s]
+    if path.stem == "l1-sweep":  # its second round had reads of its own, and a file holds the first's alone
+        timed = [r for r in timed if r.role != "point" or str(r.of).startswith("gpl_")]
+    assert len(timed) > 10 and all(r.role != "verdict" for r in timed)
+    names = (
+        "ratio_to_baseline", "ratio_low", "ratio_high", "read_ceiling_gbps", "fraction_of_ceiling",
+        "same_bytes_read_s", "fraction_of_same_bytes_read",
+    )  # fmt: skip
+    bare = [replace(r, notes=[], **dict.fromkeys(names)) for r in timed]
+    judge.relate(bare, head.seed)
+    for was, now in zip(timed, bare, strict=True):
+        for name in names:
+            want = getattr(was, name)
+            close = None if want is None else pytest.approx(want, rel=1e-12)
+            assert getattr(now, name) == close, (was.id, name)
 
 
-@pytest.mark.parametrize(("schema", "role"), [(1, "again"), (2, "variant")])
-def test_only_a_file_of_schema_1_is_read_by_its_names(tmp_path: Path, schema: int, role: str) -> None:
-    file = tmp_path / "l1.json"
-    head = Head(mode="measure", device="x", seed=0, kernels_sha256="0" * 64, argv=[], schema=schema)
-    store.write_json(file, head, [row("padded_loop_aa", notes=["hot"], rotation_bytes=1)])
-    found, (one,) = store.read_json(file)
-    assert found.schema == schema and one.role == role
-    assert one.cold == (False if schema == 1 else None)
+def written(path: Path, rows: Sequence[Row], schema: int) -> Path:
+    """A report's file of that schema."""
+    head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
+    store.write_json(path, head, list(rows))
+    data = json.loads(path.read_text())
+    assert data["schema"] == 2
+    data["schema"] = schema
+    if schema == 1:
+        data["rows"] = [{k: v for k, v in r.items() if k not in SECOND} for r in data["rows"]]
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_notes_are_read_out_of_schema_1_alone(tmp_path: Path) -> None:
+    assert FIELDS[-len(SECOND) :] == SECOND, "new fields stand at the end"
+    notes = ("hot: little memory", "proof missing: a wait", "geometry 8r2b0s-drawn, 3 stages")
+    one = row("gpl_ring", *notes, rotation_bytes=1 << 30, cold=True)
+    _, (old,) = store.read_json(written(tmp_path / "old.json", [one], 1))
+    assert (old.cold, old.missing, old.geometry) == (False, [notes[1]], "8r2b0s-drawn")
+    _, (new,) = store.read_json(written(tmp_path / "new.json", [one], 2))
+    assert new == one
