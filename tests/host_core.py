@@ -110,6 +110,7 @@ class Device:
             max_threads_per_multiprocessor=f.max_threads_per_sm, l2_cache_size=f.l2_bytes,
             max_blocks_per_multiprocessor=f.max_blocks_per_sm, clock_rate=int((f.sm_clock_hz or 0) / 1e3),
             memory_clock_rate=int(f.dram_bps / 2e3 / 128), global_memory_bus_width=1024,
+            integrated=False, pageable_memory_access_uses_host_page_tables=False,
         )  # fmt: skip
 
     def set_current(self) -> None:

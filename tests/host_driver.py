@@ -125,6 +125,13 @@ class Calls:
     def cuCtxGetDevice(self) -> int:
         return 0
 
+    def cuCtxGetExecAffinity(self, kind: Any) -> Any:
+        raise Refused("CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY")  # no MPS server limits the SMs
+
+    def cuCtxGetLimit(self, limit: Any) -> int:
+        assert limit == real.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE
+        return 0
+
     def cuCtxPushCurrent(self, context: Any) -> None:
         self.gpu.contexts.append(context)
 
