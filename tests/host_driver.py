@@ -126,11 +126,16 @@ class Calls:
         return 0
 
     def cuCtxGetExecAffinity(self, kind: Any) -> Any:
-        raise Refused("CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY")  # no MPS server limits the SMs
+        sms = self.gpu.contexts[-1] if self.gpu.contexts else self.gpu.facts.sms
+        return SimpleNamespace(param=SimpleNamespace(smCount=SimpleNamespace(val=sms)))
 
     def cuCtxGetLimit(self, limit: Any) -> int:
-        assert limit == real.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE
-        return 0
+        return self.gpu.limits.get(limit, 0)
+
+    def cuCtxSetLimit(self, limit: Any, value: int) -> None:
+        self.gpu.limits[limit] = value
+
+    def cuCtxResetPersistingL2Cache(self) -> None: ...
 
     def cuCtxPushCurrent(self, context: Any) -> None:
         self.gpu.contexts.append(context)

@@ -190,6 +190,7 @@ class HostGpu:
     bound: dict[int, Any] = field(default_factory=dict)
     streams: dict[int, Any] = field(default_factory=dict)
     contexts: list[Any] = field(default_factory=list)
+    limits: dict[Any, int] = field(default_factory=dict)
     graphs: int = 0
     """Graphs and instantiated graphs that nobody gave back."""
     replays: int = 0
