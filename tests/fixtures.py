@@ -81,6 +81,12 @@ def l3_on_host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 @pytest.fixture
+def gpu(host_gpu: HostGpu) -> facts.Gpu:
+    """The stand-in, opened."""
+    return facts.open_gpu(0)
+
+
+@pytest.fixture
 def commands(
     host_gpu: HostGpu,
     tmp_path: Path,
