@@ -1,8 +1,7 @@
-"""All kernels of a run, compiled before it: what the cache lacks, both backends side by side, on every core.
+"""All kernels that a run needs and the cache lacks, compiled before it, both backends at once on every core.
 
-Numba kernels are compiled by worker processes, a few kernels each; C++ files by one nvcc each. Nothing is
-bound here: the bench loads each kernel from the cache afterwards, and finds it there. What could not be
-compiled is handed back by backend, so that one backend's trouble costs that backend alone.
+Worker processes compile a few Numba kernels each, one nvcc each C++ file. Nothing is bound here: the bench
+loads the kernels from the cache. Failures are handed back by backend, so that one costs that backend alone.
 """
 
 from __future__ import annotations
@@ -38,16 +37,10 @@ class Wanted:
 
 
 def compile_all(
-    wanted: Iterable[Wanted],
-    arch: str,
-    backends: Sequence[Backend] = ("cu", "numba"),
-    progress: Progress | None = None,
-    workers: int = 0,
-) -> dict[Backend, str]:
-    """Compile what the cache lacks; returns why a backend could not, by backend.
-
-    workers: processes at a time, by default as many as this process may use cores.
-    """
+    wanted: Iterable[Wanted], arch: str, backends: Sequence[Backend] = ("cu", "numba"),
+    progress: Progress | None = None, workers: int = 0,
+) -> dict[Backend, str]:  # fmt: skip
+    """Compile what the cache lacks, in `workers` processes (0: a core each); why a backend could not."""
     asked = list(dict.fromkeys(wanted))
     workers = workers or len(os.sched_getaffinity(0))
     failed: dict[Backend, str] = {}

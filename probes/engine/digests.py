@@ -1,7 +1,6 @@
 """What a report's figures depend on, as digests: kernels in both languages, constants, flags, launches.
 
-Each backend's `inputs` says it for one kernel file, for the build cache and for reports alike, so that a
-header of another probe makes neither a cached kernel nor this probe's report stale.
+Each backend's `inputs` says it for one kernel file, for the build cache and for reports alike.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from typing import Any
 
 from kernels_cu import build
 from kernels_numba import compile as numba_compile
-from probes.core.digest import digest as hashed
-from probes.core.digest import plain_json
+from probes.core.digest import digest, plain_json
 from probes.core.types import Unavailable
 from probes.engine import probe
 
@@ -32,7 +30,7 @@ def sources(name: str, launches: Sequence[Any] = (), backend: str = "") -> str:
         kernels += [build.generated(f"{stem}.cu").get(build.CONSTANTS, "") for stem in stems]
     for notes in _NOTES:
         notes.append(plain_json(list(launches)))
-    return hashed(sorted(kernels), list(launches))
+    return digest(sorted(kernels), list(launches))
 
 
 def report(file: str, device: str) -> str:

@@ -1,7 +1,6 @@
 """How near a kernel comes to a plain read of the same bytes, and what the profiler says keeps it from that.
 
-One table for every probe: a probe says which rows it shows and which read stands beside each. `keeps` is the
-rule of its last column; it decides nothing, and neither do the targets of `Nearest`.
+A probe says which rows the table shows and which read stands beside each. Nothing here decides a verdict.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ def keeps(
 ) -> str:
     """What keeps a kernel from a plain read's time, in a few words; '' where the figures do not tell.
 
-    share: of the DRAM rate that a large read reaches; issue: of the schedulers' cycles; read_s: the plain
-    read's time, 0 for a kernel without weights. Latency is told by exclusion, so all figures are needed.
+    The arguments are as in `Figures`. Latency is told by exclusion, so all figures are needed.
     """
     if read_s and time_s <= read_s:
         return "nothing"
@@ -51,10 +49,7 @@ SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """The fastest of some rows beside the fastest read of its bytes.
-
-    `found`: the read's time over its own.
-    """
+    """The fastest of some rows; `found`: the time of the fastest read of its bytes over its own."""
 
     row: Row
     found: Interval
@@ -104,16 +99,16 @@ class Figures:
     """DRAM throughput over its peak that the large read reaches."""
     ceiling_gbps: float | None
     ring: bool = False
-    """Whether copies fill its shared memory: the bytes that it may have in flight."""
+    """Whether copies fill its shared memory."""
 
     @property
     def gbps(self) -> float:
-        """The profiler's bytes over its time."""
+        """DRAM bytes by the profiler over its time."""
         return (self.row.dram_bytes_read or 0) / (self.row.profiler_time_s or 1.0) / 1e9
 
     @property
     def of_ceiling(self) -> float | None:
-        """`gbps` over the large read's content rate."""
+        """`gbps` over the large read's rate."""
         return self.gbps / self.ceiling_gbps if self.ceiling_gbps else None
 
     @property

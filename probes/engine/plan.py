@@ -1,7 +1,7 @@
 """A variant's launch on a device, and the row that it makes before anything is launched.
 
-`row` serves measured, predicted and skipped rows alike: resources come from the loaded kernel or from the
-recorded account, blocks per SM from the driver or from the rules of `device.occupancy`.
+Resources come from the loaded kernel or from the recorded account, blocks per SM from the driver or from
+`device.occupancy`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from probes.report.rows import Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """One variant's launches: what every one of them shares."""
+    """What all launches of one variant share."""
 
     variant: Variant
     kernel: str
@@ -30,7 +30,6 @@ class Planned:
     read: str = ""
     """Name of the plain read that moves as many bytes, '' for none."""
     note: str = ""
-    """What the row says of the launch, for people."""
     geometry: str = ""
     ring: Ring | None = None
     """A persistent grid's stages; its blocks are all to run at once where `together` says so."""
@@ -53,25 +52,31 @@ def described(
     probe: str, case: Case, planned: Planned, backend: Backend, source: Source, facts: DeviceFacts
 ) -> Row:
     """A row with its name and its bytes; no resources yet."""
-    v = planned.variant
-    return Row(
-        probe=probe, case=case.id, variant=v.name, backend=backend, source=source, device=facts.slug,
-        shape=[case.shape.od, case.shape.id] if case.shape else None, kv=case.kv,
-        content_bytes=planned.content_bytes, traffic_bytes=planned.traffic_bytes, l2_bytes=facts.l2_bytes,
-        counts=dict(case.counts) or None, role=v.role, of=v.of or None, geometry=planned.geometry or None,
-        sweep=case.sweep or None, notes=[planned.note] if planned.note else [],
-    )  # fmt: skip
+    row = _named(probe, case, planned.variant, backend, source, facts, planned)
+    row.geometry, row.notes = planned.geometry or None, [planned.note] if planned.note else []
+    return row
 
 
 def refused(
-    probe: str, case: Case, v: Variant, backend: Backend, source: Source, facts: DeviceFacts, why: str
-) -> Row:
-    """The row of what must not be launched here."""
+    probe: str, case: Case, v: Variant, backend: Backend, source: Source, facts: DeviceFacts, why: str,
+    planned: Planned | None = None,
+) -> Row:  # fmt: skip
+    """The row of what must not be launched here, with its bytes where its plan is known."""
+    row = _named(probe, case, v, backend, source, facts, planned)
+    row.skipped = why
+    return row
+
+
+def _named(
+    probe: str, case: Case, v: Variant, backend: Backend, source: Source, facts: DeviceFacts,
+    planned: Planned | None,
+) -> Row:  # fmt: skip
+    size, traffic = (planned.content_bytes, planned.traffic_bytes) if planned else (None, None)
     return Row(
         probe=probe, case=case.id, variant=v.name, backend=backend, source=source, device=facts.slug,
-        kv=case.kv, l2_bytes=facts.l2_bytes, counts=dict(case.counts) or None,
-        shape=[case.shape.od, case.shape.id] if case.shape else None, role=v.role, of=v.of or None,
-        sweep=case.sweep or None, skipped=why,
+        shape=[case.shape.od, case.shape.id] if case.shape else None, kv=case.kv, content_bytes=size,
+        traffic_bytes=traffic, l2_bytes=facts.l2_bytes, counts=dict(case.counts) or None, role=v.role,
+        of=v.of or None, sweep=case.sweep or None,
     )  # fmt: skip
 
 
