@@ -51,8 +51,8 @@ def measure(bench: Bench, runs: int) -> Iterator[list[Row]]:
             with ExitStack() as stack:
                 material = arms.open(run, variants, stack)
                 part = probe.plan("l1")
-                found = binding.bind("l1", part, arms, material, bench, run, variants, kernels, args)
-                spec, arm = next((s, a) for s, a in found.arms if s.backend == backend)
+                found, _ = binding.bind("l1", part, arms, material, bench, run, variants, kernels, args)
+                spec, arm = next((s, a) for s, a in found if s.backend == backend)
                 same = []
                 for name in ARMS:
                     planned = replace(spec.planned, variant=Variant(name=name, baseline=ARMS[0]), read="")
