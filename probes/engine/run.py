@@ -127,7 +127,7 @@ def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], No
         part = probe.report(name)
         extra = part.sections(done.rows, True) + part.plots(done.rows, text)  # drawn beside the report
         title = f"{name.upper()}: {probe.table(name).QUESTION}"
-        store.write_text(text, tables.document(title, head, done.rows, True, extra))
+        store.write_text(text, tables.document(title, head, done.rows, extra))
     return done
 
 

@@ -10,7 +10,6 @@ from probes import cli, l1, l1_limit, l1_report, l1_ring, l1_sweep, points
 from probes.core.types import BadInput
 from probes.device import tuning
 from probes.device.tuning import Geometry
-from probes.report import tables
 from probes.report.rows import Row
 from probes.verdict.intervals import Interval
 from tests.fixtures import L1_CASES
@@ -173,12 +172,12 @@ def test_a_sweep_names_every_geometry_once_and_what_to_write(small_l1: HostGpu, 
     assert tuning.parse(head + text).l1 == {"ffn_down_14b": chosen}
     assert f"```toml\n{text}\n```" in done.report
     assert (done.code, done.verdicts) == (0, [])
-    assert tables.POINT in rows[0].variant
+    assert "@" in rows[0].variant
 
 
 def test_a_sweep_of_one_form_and_layout(small_l1: HostGpu, commands: Commands) -> None:
     done = measured(commands, "--sweep", "--form", "async", "--layout", "padded", "--case", "attn_v_14b")
-    assert {r.variant for r in done.rows if tables.POINT in r.variant} == {
+    assert {r.variant for r in done.rows if "@" in r.variant} == {
         f"padded_async@{g}" for g in l1_ring.CANDIDATES
     }
     assert "it takes both forms" in done.out
