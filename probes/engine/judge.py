@@ -121,8 +121,7 @@ class _Judged:
         return out + (self._sums(parts) if self.contest.over == "sum" else [])
 
     def _decide(self, found: Interval, noise: float, why: str | None) -> Verdict:
-        bar = bars.bar(self.contest.bar)
-        return bars.judge_ratio(found.ratio, found.low, found.high, noise, bar, blocked=why)
+        return bars.judge_ratio(*found, noise, bars.bar(self.contest.bar), why)
 
     def _row(
         self, like: Row, case: str, scope: str, found: Interval, noise: float, decided: Verdict,
