@@ -39,7 +39,8 @@ def parser(name: str) -> argparse.ArgumentParser:
         epilog="exit codes: 0 decided, 1 a fault of the suite, 2 bad input, 3 INCONCLUSIVE, 130 stopped",
     )
     add, on = p.add_argument, "store_true"
-    runs, profile = Path("out") / "runs", "GPU to predict for: gb10 (default), h200, ..."
+    runs, where = Path("out") / "runs", "folder of this run's reports (default out/runs)"
+    profile = "GPU to predict for: gb10 (default), h200, ..."
     windows = f"ABBA windows per case (default {WINDOWS}; {QUICK_WINDOWS} with --quick)"
     rates = "add the profiler's DRAM bytes, durations, DRAM and issue rates (needs ncu)"
     add("--list", action=on, help="print cases, variants and bars, and stop")
@@ -53,7 +54,7 @@ def parser(name: str) -> argparse.ArgumentParser:
     add("--seed", type=int, default=0, help="of weights, orders and intervals (default 0)")
     add("--blocks-per-sm", type=int, metavar="N", help="hold every kernel to N blocks per SM")
     add("--counters", action=on, help=rates)
-    add("--out", type=folder, default=runs, metavar="DIR", help="folder of this run's reports (default out/runs)")
+    add("--out", type=folder, default=runs, metavar="DIR", help=where)
     add("--json", type=Path, metavar="PATH", help="write the rows here instead")
     add("--md", type=Path, metavar="PATH", help="write the report as Markdown here instead")
     add("--record", action=on, help="replace the committed report under out/<device>/")
@@ -130,8 +131,8 @@ def guarded(work: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except (ProbeError, WrongResult, Fault) as error:
-        kind = "error" if isinstance(error, ProbeError) else "FAULT"
-        print(f"{'WRONG RESULT' if isinstance(error, WrongResult) else kind}: {error}", file=sys.stderr)
+        kind = {WrongResult: "WRONG RESULT", Fault: "FAULT"}.get(type(error), "error")
+        print(f"{kind}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("stopped; whatever rows were finished are kept", file=sys.stderr)

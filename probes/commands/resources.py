@@ -17,6 +17,7 @@ from kernels_cu import build
 from kernels_numba import compile as numba_compile
 from probes import cli
 from probes.core import environment
+from probes.core.digest import plain_json
 from probes.core.types import BACKENDS, BadInput, Unavailable
 from probes.device import pipeline
 from probes.device import resources as recorded
@@ -29,8 +30,7 @@ from probes.report.provenance import versions
 from probes.verdict import bars
 
 ARCHS = ("sm_90", "sm_121")
-OLDER = ("sm_80", "sm_89")
-"""Targets of device profiles that lack some instructions: of these only the kernels that they can run."""
+OLDER = ("sm_80", "sm_89")  # they lack some instructions: only the kernels that they can run
 
 
 def main(argv: list[str]) -> int:
@@ -56,11 +56,9 @@ def digests() -> dict[str, dict[str, str]]:
     probes = probe.names()
     found = [p for name in probes for p in sorted(Path("out").glob(f"*/{name}*.json"))]
     files = {f"{p.parent.name}/{p.stem}": p for p in found if p.parent.name not in ("runs", "build")}
-    with keys.noted() as launches:
-        reports = {name: keys.report(p.stem, p.parent.name) for name, p in files.items()}
     return {
-        "reports": reports,
-        "launches": dict(zip(files, launches, strict=True)),
+        "reports": {name: keys.report(p.stem, p.parent.name) for name, p in files.items()},
+        "launches": {name: plain_json(keys.launches(p.stem, p.parent.name)) for name, p in files.items()},
         "bars": {name: bars.bars_sha256(name) for name in probes},
         "sources": {f"{name}.{b}": keys.sources(name, backend=b) for name in probes for b in BACKENDS},
     }

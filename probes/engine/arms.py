@@ -15,8 +15,7 @@ from probes.gpu.kernels import Kernel
 from probes.gpu.timing import Arm
 from probes.report.rows import Row
 
-Kernels = Mapping[Backend, Mapping[str, Kernel]]
-"""By symbol."""
+Kernels = Mapping[Backend, Mapping[str, Kernel]]  # by symbol
 
 
 def room(bench: Bench, kernel: Kernel, planned: Planned) -> int:

@@ -37,12 +37,8 @@ LOADERS: dict[Backend, Loader] = {
 }
 COMPILE = compile_all
 HARNESS = ("harness_read", "harness_clock")
-
-SLOWED = 0.97
-"""A sample whose SM clock was below this share of the case's median is counted as throttled."""
-
-LARGE, LEAST_READ_BYTES = "read_large", 1 << 30
-"""The large read's row, which is the ceiling of its case, and how many bytes it must be over."""
+SLOWED = 0.97  # of the case's median SM clock: a sample below it is counted as throttled
+LARGE, LEAST_READ_BYTES = "read_large", 1 << 30  # the row that is its case's ceiling, and what it is over
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,6 @@ class Bench:
         self._failed = COMPILE(asked, self.gpu.facts.arch, self.backends, self.progress)
 
     def _able(self, name: str) -> bool:
-        """Whether this GPU has the instructions of a kernel by this name."""
         return self.gpu.facts.compute_capability >= pipeline.since(name)
 
     def kernels(
@@ -169,7 +164,6 @@ class Bench:
                 for arm in all_arms
                 if float(np.median(sampled[arm.name].time_s)) >= 50e-6
             }
-            stack.close()
             usual = _median([s.clock_hz for s in sampled.values()]) or float("nan")
             rows = [self._row(probe, s, sampled[s.name], usual, loops.get(s.name)) for s, _ in arms]
             judge.relate(rows, self.seed)

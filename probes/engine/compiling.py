@@ -21,9 +21,7 @@ from kernels_numba import compile as numba_compile
 from probes.core.types import Backend, Progress, Unavailable
 from probes.device import pipeline
 
-RING_COST = 8
-"""Compiling a Numba kernel with a ring takes about 4 s, any other 0.5 s."""
-
+RING_COST = 8  # compiling a Numba kernel with a ring takes about 4 s, any other 0.5 s
 _WORK = "from kernels_numba.compile import work; work()"
 
 
@@ -85,14 +83,10 @@ def _cost(name: str) -> int:
 def _numba(chunk: Sequence[Wanted], arch: str) -> None:
     """Compile in a process of its own. Raises Unavailable with what it said; leaves a fault to the loader."""
     roots = [str(Path(numba_compile.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    rows = [(w.stem, w.names, w.min_blocks) for w in chunk]
-    done = subprocess.run(
-        [sys.executable, "-c", _WORK],
-        input=json.dumps({"arch": arch, "rows": rows}),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, roots))},
-    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, roots))}
+    asked = json.dumps({"arch": arch, "rows": [(w.stem, w.names, w.min_blocks) for w in chunk]})
+    worker = [sys.executable, "-c", _WORK]
+    done = subprocess.run(worker, input=asked, capture_output=True, text=True, env=env)
     if done.returncode == Unavailable.exit_code:
         raise Unavailable(done.stderr.strip().splitlines()[-1])
     if done.returncode < 0:  # loading the kernel here would end this process, too

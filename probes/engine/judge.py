@@ -19,9 +19,7 @@ from probes.verdict.bars import Verdict
 from probes.verdict.intervals import Interval
 
 COLD = "the weights were not cold"
-
-Part = tuple[Row, Row, float]
-"""A variant's row, its baseline's and the noise floor of their group."""
+Part = tuple[Row, Row, float]  # a variant's row, its baseline's and the noise floor of their group
 
 
 def find(rows: Sequence[Row], group: str, variant: str, backend: str) -> Row | None:

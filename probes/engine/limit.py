@@ -13,14 +13,10 @@ from probes.report import tables
 from probes.report.rows import Row
 from probes.verdict.intervals import Interval
 
-MEMORY = 0.90
-"""Of the DRAM rate that the large read reaches: from here on memory itself is the limit."""
-
-ISSUE = 0.60
-"""Of the schedulers' active cycles: from here on instructions are the limit."""
-
-ENDS_S = 5e-6
-"""What start and end of a launch take at most beside a plain read, and never more than the read itself."""
+MEMORY = 0.90  # of the DRAM rate that the large read reaches: from here on memory itself is the limit
+ISSUE = 0.60  # of the schedulers' active cycles: from here on instructions are the limit
+ENDS_S = 5e-6  # what start and end of a launch take at most, and never more than the plain read itself
+SEED = 0  # of the intervals here, which decide nothing
 
 
 def keeps(
@@ -41,10 +37,6 @@ def keeps(
     if time_s - read_s <= min(ENDS_S, read_s or ENDS_S):
         return "start and end of the launch"
     return "stages wait for their sums" if ring else "latency"
-
-
-SEED = 0
-"""Of the intervals here, which decide nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +83,11 @@ class Figures:
     """One kernel as the profiler saw it, and the plain read beside it."""
 
     row: Row
-    time_s: float
-    """Ours where there is one, else the profiler's; the read's is of the same clock."""
-    read_s: float | None
-    """A plain read of the same bytes; 0 for a kernel without weights, None where none was measured."""
-    reach: float | None
-    """DRAM throughput over its peak that the large read reaches."""
+    time_s: float  # ours where there is one, else the profiler's; the read's is of the same clock
+    read_s: float | None  # 0 for a kernel without weights, None where no read was measured
+    reach: float | None  # DRAM throughput over its peak that the large read reaches
     ceiling_gbps: float | None
-    ring: bool = False
-    """Whether copies fill its shared memory."""
+    ring: bool = False  # whether copies fill its shared memory
 
     @property
     def gbps(self) -> float:

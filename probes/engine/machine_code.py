@@ -94,8 +94,7 @@ def count(ops: list[str], word: str) -> int:
     return sum(op.startswith(word) for op in ops)
 
 
-SLOWER = 1.05
-"""A Numba twin beyond this many times its C++ twin's time is explained in its row."""
+SLOWER = 1.05  # times its C++ twin's time: a Numba kernel beyond it is explained in its row
 
 
 def tally(ops: Sequence[str]) -> Counter[str]:

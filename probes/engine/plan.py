@@ -22,25 +22,19 @@ class Planned:
     """What all launches of one variant share."""
 
     variant: Variant
-    kernel: str
-    """Symbol of the kernel whose registers and waves the row states: the one that reads the weights."""
+    kernel: str  # symbol of the one that reads the weights: the row states its registers and waves
     config: LaunchConfig
     content_bytes: int | None = None
     traffic_bytes: int | None = None
-    read: str = ""
-    """Name of the plain read that moves as many bytes, '' for none."""
+    read: str = ""  # name of the plain read that moves as many bytes
     note: str = ""
     geometry: str = ""
-    ring: Ring | None = None
-    """A persistent grid's stages; its blocks are all to run at once where `together` says so."""
-    together: bool = False
-    in_flight_bytes: float = 0.0
-    """Weight bytes that a thread has asked for at a time."""
-    requested_bytes: int = 0
-    """Bytes asked of L1, repeats included."""
+    ring: Ring | None = None  # a persistent grid's stages
+    together: bool = False  # whether all its blocks must run at once
+    in_flight_bytes: float = 0.0  # weight bytes that a thread has asked for at a time
+    requested_bytes: int = 0  # bytes asked of L1, repeats included
     wavefronts: int | None = None
-    steps: tuple[Any, ...] = ()
-    """Of a chain: its launches."""
+    steps: tuple[Any, ...] = ()  # of a chain: its launches
 
     @property
     def chain(self) -> bool:

@@ -46,14 +46,10 @@ class Case:
     id: str
     shape: Shape | None = None
     kv: int | None = None
-    counts: Mapping[str, int] = field(default_factory=dict)
-    """How often a decode step of each model runs it."""
-    tensors: tuple[str, ...] = ()
-    """Names in the GGUF file that the weights come from; none for seeded random weights."""
-    backends: tuple[Backend, ...] = ()
-    """Backends that it is for; none for all."""
-    sweep: str = ""
-    """The sweep that it is a point of, '' for none."""
+    counts: Mapping[str, int] = field(default_factory=dict)  # how often a decode step of each model runs it
+    tensors: tuple[str, ...] = ()  # in the GGUF file that the weights come from; none: seeded random weights
+    backends: tuple[Backend, ...] = ()  # those that it is for; none for all
+    sweep: str = ""  # the sweep that it is a point of
 
     @property
     def group(self) -> str:
@@ -67,11 +63,9 @@ class Variant:
 
     name: str
     role: Role = "variant"
-    of: str = ""
-    """The variant that it repeats (role again), or that was chosen (choice)."""
+    of: str = ""  # the variant that it repeats (role again), or that was chosen (choice)
     baseline: str = ""
-    what: str = ""
-    """What --list says of it."""
+    what: str = ""  # as --list says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +75,13 @@ class Contest:
     bar: str
     baseline: str
     variants: tuple[str, ...]
-    again: tuple[tuple[str, str], ...]
-    """A/A pairs, which show the noise floor: (a row again, what it repeats; '' for what its row says)."""
+    again: tuple[tuple[str, str], ...]  # A/A pairs: (a row again, what it repeats; '' for what its row says)
     over: Over = "each"
-    cases: tuple[str, ...] = ()
-    """The cases that it decides; none for every case."""
-    groups: Mapping[str, str] = field(default_factory=dict)
-    """over all: the groups of rows that are wanted, and how a reason names each."""
+    cases: tuple[str, ...] = ()  # that it decides; none for every case
+    groups: Mapping[str, str] = field(default_factory=dict)  # over all: which are wanted, and their names
+    # over sum: the cases without which a model's sum is not said; a model that is not here needs none
     whole: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """over sum: the cases without which a model's sum is not said; a model that is not here needs none."""
-    recorded_case: str = "all"
-    """The case that the record's verdict stands under."""
+    recorded_case: str = "all"  # that the record's verdict stands under
 
 
 @dataclass(slots=True)
@@ -113,12 +103,9 @@ class Table(Protocol):
 
     QUESTION: str
     CONTESTS: tuple[Contest, ...]
-    STEMS: tuple[str, ...]
-    """Its kernel files, the same in both languages."""
-    BOUNDS_RECORDED: tuple[int, ...]
-    """Blocks per SM for which kernel resources are recorded too, under names such as l3_form_b@6."""
-    NEEDS: tuple[tuple[int, int], str]
-    """The first compute capability that has what the whole probe asks for, and what that is."""
+    STEMS: tuple[str, ...]  # its kernel files, the same in both languages
+    BOUNDS_RECORDED: tuple[int, ...]  # blocks per SM that resources are recorded for too, as in l3_form_b@6
+    NEEDS: tuple[tuple[int, int], str]  # the first compute capability with what the probe asks for, and that
 
     # Flags that only this probe has.
     def add_flags(self, parser: argparse.ArgumentParser) -> None: ...

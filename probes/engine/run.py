@@ -15,7 +15,6 @@ from typing import Any
 
 from probes.core.types import BACKENDS, Backend, BadInput, Unavailable
 from probes.device import facts as profiles
-from probes.device.facts import DeviceFacts
 from probes.engine import arms as binding
 from probes.engine import digests, judge, machine_code, predict, probe, processes, profile, sweep
 from probes.engine.arms import Kernels
@@ -101,50 +100,37 @@ def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], No
         facts = profiles.load(args.device_profile)
         steps = predict.predicted(name, facts, args)
         steps = chain(list(islice(steps, 1)), steps)  # a mistake is told before anything is said
+    # of the device counts, sizes and rates, not where they come from
+    told = {k: v for k, v in asdict(facts).items() if k not in ("sources", "match") and v is not None}
     head = provenance.collect(
-        mode=mode, device=facts.slug, seed=args.seed, probes=(name,), device_facts=described(facts),
+        mode=mode, device=facts.slug, seed=args.seed, probes=(name,), device_facts=told,
         kernels_sha256=digests.report(probe.table(name).stem(args), facts.slug), **seen,
     )  # fmt: skip
     path, text = places(name, args, facts.slug)
-    done = Run(name, head)
     print(tables.first_line(head), end="\n\n", flush=True)
     # a committed report is replaced by a finished run only: until then the rows go to the runs folder
     working = Path(args.out) / path.name if args.record else path
     with store.ReportFile(working, head) as file:
         for rows in steps:
             file.add(*rows)
-            done.rows = file.rows
             shown = [r for r in rows if not r.sweep or r.role == "point"]
             if shown and not args.quiet and not args.once:
                 print(tables.case_table(shown), end="\n\n", flush=True)
         if mode == "measure" and not args.once:
-            file.add(*_afterwards(name, args, facts, file.rows, tell))
+            added = profile.attach(name, args, file.rows, tell) if args.counters else []
+            if not args.quick:
+                machine_code.explain(name, facts.arch, file.rows, args.blocks_per_sm or 0)
+            every, contests = [*file.rows, *added], probe.table(name).CONTESTS
+            file.add(*added, *judge.judge(every, contests, probe.analysis(name), args.seed))
             head.neighbours += [n for n in live.neighbours(args.device, True) if n not in head.neighbours]
-    done.rows = file.rows
     if args.record:
-        store.write_json(path, head, done.rows)
+        store.write_json(path, head, file.rows)
     if not args.once:
         part = probe.report(name)
-        extra = part.sections(done.rows, True) + part.plots(done.rows, text)  # drawn beside the report
+        extra = part.sections(file.rows, True) + part.plots(file.rows, text)  # drawn beside the report
         title = f"{name.upper()}: {probe.table(name).QUESTION}"
-        store.write_text(text, tables.document(title, head, done.rows, extra))
-    return done
-
-
-def _afterwards(
-    name: str, args: argparse.Namespace, facts: DeviceFacts, rows: list[Row], tell: Callable[[str], None]
-) -> list[Row]:
-    """Rows of the profiler's and verdicts; what slows a Numba kernel stands as a note in its row."""
-    added = profile.attach(name, args, rows, tell) if args.counters else []
-    if not args.quick:
-        machine_code.explain(name, facts.arch, rows, args.blocks_per_sm or 0)
-    every, contests = [*rows, *added], probe.table(name).CONTESTS
-    return added + judge.judge(every, contests, probe.analysis(name), args.seed)
-
-
-def described(facts: DeviceFacts) -> dict[str, Any]:
-    """A device's facts for a report's head: counts, sizes and rates, not where they come from."""
-    return {k: v for k, v in asdict(facts).items() if k not in ("sources", "match") and v is not None}
+        store.write_text(text, tables.document(title, head, file.rows, extra))
+    return Run(name, head, file.rows)
 
 
 def load(name: str, bench: Bench, args: argparse.Namespace) -> dict[Backend, dict[str, Any]]:
@@ -201,27 +187,18 @@ def measured(name: str, bench: Bench, args: argparse.Namespace) -> Iterator[list
             found = {b: k[symbol].blocks_per_sm(256) for b, k in kernels.items()}
             return {b: min(n, args.blocks_per_sm or n) for b, n in found.items()}
 
-        arms = probe.arms(name).make(bench, args, kernels, keep)
+        arms, sms = probe.arms(name).make(bench, args, kernels, keep), bench.gpu.facts.sms
         if not table.alone(args):
-            for case in table.cases(args, bench.gpu.facts.sms, fit):
+            for case in table.cases(args, sms, fit):
                 yield _case(name, arms, bench, case, kernels, args)
         for kind in () if args.once else table.sweeps(args):
-            yield from _sweep(name, kind, arms, bench, kernels, args, fit)
-
-
-def _sweep(
-    name: str, kind: str, arms: Arms, bench: Bench, kernels: Kernels, args: argparse.Namespace,
-    fit: probe.Fit,
-) -> Iterator[list[Row]]:  # fmt: skip
-    """A sweep over geometries, or over cases of its own: those are timed like any other, in fewer windows."""
-    table, part = probe.table(name), probe.plan(name)
-    for case in table.sweep_cases(kind, args, bench.gpu.facts.sms, fit):
-        if case.sweep:
-            fewer = replace(bench, windows=table.windows(kind, args))
-            yield _case(name, arms, fewer, case, kernels, args)
-        else:
-            variants = table.variants(args, case)
-            yield from sweep.rows_of(name, part, arms, bench, kind, case, variants, kernels, args)
+            for case in table.sweep_cases(kind, args, sms, fit):
+                if case.sweep:  # a case of the sweep's own is timed like any other, in fewer windows
+                    fewer = replace(bench, windows=table.windows(kind, args))
+                    yield _case(name, arms, fewer, case, kernels, args)
+                else:
+                    variants, part = table.variants(args, case), probe.plan(name)
+                    yield from sweep.rows_of(name, part, arms, bench, kind, case, variants, kernels, args)
 
 
 def _case(

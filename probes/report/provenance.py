@@ -20,13 +20,10 @@ from probes.core.settings import public, settings
 from probes.core.types import BadInput
 from probes.verdict.bars import bars_sha256
 
-SCHEMA = 2
-SCHEMAS = (1, SCHEMA)
-"""Raised by one when a field changes its meaning; `store.read_json` reads these."""
-
+SCHEMA = 2  # raised by one when a field changes its meaning
+SCHEMAS = (1, SCHEMA)  # that store.read_json reads
 PACKAGES = ("numpy", "numba", "numba-cuda", "cuda-core", "cuda-bindings", "llvmlite", "gguf")
-GIT_VARIABLE = "PROBES_GIT"
-"""States the revision where the code was copied without its .git."""
+GIT_VARIABLE = "PROBES_GIT"  # states the revision where the code was copied without its .git
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,7 +6,7 @@ They carry the unit (gbps: 1e9 bytes per second); fractions are 0.62, not 62; wh
 
 from __future__ import annotations
 
-import math
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from typing import Any
 from probes.core.types import Backend, BadInput, Role, Source
 from probes.verdict.bars import Decision
 
-ROUNDING = 1e-9
-"""How far a predicted time, made from the very ceiling, may lie above it by rounding alone."""
+FLOAT_MAX = sys.float_info.max
+ROUNDING = 1e-9  # how far a prediction made from the very ceiling may lie above it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,14 +164,6 @@ def _types() -> dict[str, Any]:
     return {name: hints[name] for name in FIELDS}
 
 
-def _finite(value: float) -> bool:
-    """A number that float64 holds: no NaN, no infinity, no integer of hundreds of digits."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
 def _fits(value: object, hint: Any) -> bool:
     """Is `value` of this type, numbers finite, bool never a number, an int good for a float?"""
     origin = typing.get_origin(hint)
@@ -185,7 +177,8 @@ def _fits(value: object, hint: Any) -> bool:
         keys, values = typing.get_args(hint)
         return isinstance(value, dict) and all(_fits(k, keys) and _fits(v, values) for k, v in value.items())
     if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and _finite(value)
+        # no NaN, no infinity, no integer of hundreds of digits
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= FLOAT_MAX
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
     return isinstance(value, hint)

@@ -14,8 +14,7 @@ from probes.report import schema1
 from probes.report.provenance import Head
 from probes.report.rows import Row
 
-MAX_BYTES = 256 << 20
-"""A report larger than this is refused unread; a full one is a few MiB."""
+MAX_BYTES = 256 << 20  # a full report is a few MiB
 
 
 class ReportFile:

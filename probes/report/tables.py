@@ -156,8 +156,7 @@ VERDICT_COLUMNS: tuple[Column, ...] = (
     Column("agrees", lambda r: _yes(r.agrees), text=True),
 )
 
-SWEEP = "sweep_"
-"""Cases that begin so are points of a sweep: their probe's own section shows them, not a table each."""
+SWEEP = "sweep_"  # cases that begin so are points of a sweep: their probe's own section shows them
 
 
 def rows_table(rows: Sequence[Row], columns: Sequence[Column], markdown: bool = False) -> str:

@@ -28,7 +28,6 @@ Metric = Literal["time_saved", "speedup"]
 DECISIONS: dict[str, Decision] = {
     "GO": "GO", "NO-GO": "NO-GO", "INCONCLUSIVE": "INCONCLUSIVE", "LANDED": "GO",
 }  # fmt: skip
-"""What the record's words mean."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,7 @@ F64 = NDArray[np.float64]
 
 LEVEL = 0.99
 RESAMPLES = 2000
-MIN_WINDOWS = 2
-"""Fewer hold no spread at all; 12 or more are wanted for a verdict."""
+MIN_WINDOWS = 2  # fewer hold no spread at all; 12 or more are wanted for a verdict
 
 
 class Interval(NamedTuple):
