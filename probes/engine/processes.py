@@ -1,7 +1,6 @@
-"""--processes N: the same run in N fresh processes, samples joined.
+"""--processes N: the same run in N fresh processes, one after another, samples joined.
 
-A process keeps its luck (allocation addresses, placement, clock state) for its whole life; more windows do
-not show it, another process does. The children run one after another.
+A process keeps its addresses, placement and clock state for life, so more windows do not show their effect.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from probes.report import store
 from probes.report.rows import Row
 from probes.verdict import intervals
 
-MEDIANS = ("event_loop_time_s", "overlap_s", "gain_per_interface_s", "load_balance")
+MEDIANS = ("event_loop_time_s", "overlap_s", "gain_per_interface_s", "load_balance", "sm_clock_hz")
 """Figures of a joined row that are the median of the processes'."""
 
 
@@ -29,11 +28,9 @@ def child_argv(name: str, args: argparse.Namespace, out: Path) -> list[str]:
     """The parent's own flags, for a child that measures alone and writes to `out`."""
     argv: list[str] = ["--mode", "measure", "-q", "--json", str(out), "--md", str(out.with_suffix(".md"))]
     argv += ["--device", str(args.device), "--seed", str(args.seed), "--windows", str(args.windows)]
-    if args.blocks_per_sm is not None:
-        argv += ["--blocks-per-sm", str(args.blocks_per_sm)]
-    for flag, values in (("--backend", args.backend), ("--case", args.case)):
-        for value in values or ():
-            argv += [flag, value]
+    argv += ["--blocks-per-sm", str(args.blocks_per_sm)] if args.blocks_per_sm else []
+    argv += [word for backend in args.backend or () for word in ("--backend", backend)]
+    argv += [word for case in args.case or () for word in ("--case", case)]
     return [*argv, *own_flags(name, args), *(["--quick"] if args.quick else [])]
 
 
@@ -74,7 +71,7 @@ def pooled(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> 
 
 
 def _child(name: str, args: argparse.Namespace, k: int, out: Path) -> list[Row]:
-    """One process' rows, with what it saw of its neighbours as a note. Raises Unavailable where it failed."""
+    """One process' rows, with what it saw of its neighbours as a note. Raises Unavailable."""
     command = [sys.executable, "-m", f"probes.{name}", *child_argv(name, args, out)]
     child = subprocess.run(command, capture_output=True, text=True)
     if child.returncode not in (0, 3):
@@ -101,8 +98,6 @@ def join(rows: list[Row]) -> Row:
     length = len(first.samples_s) // len(rows)
     first.throttled_samples = [k + i * length for i, r in enumerate(rows) for k in r.throttled_samples]
     first.throttled = len(first.throttled_samples)
-    clocks = [r.sm_clock_hz for r in rows if r.sm_clock_hz]
-    first.sm_clock_hz = float(np.median(clocks)) if clocks else None
     if first.content_gbps:
         first.content_gbps *= before / first.time_s
     for name in MEDIANS:

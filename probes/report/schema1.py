@@ -1,7 +1,4 @@
-"""Reports of schema 1, which told by names and notes what later ones state in fields: read once, into fields.
-
-Nothing else in the project reads a note, or takes a name apart.
-"""
+"""Reports of schema 1 told by names and notes what later ones state in fields: here they become fields."""
 
 from __future__ import annotations
 

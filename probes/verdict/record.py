@@ -1,4 +1,4 @@
-"""What others measured: every recorded figure, a row of verdicts.toml, with its place in the source."""
+"""What others measured: every recorded figure is a row of verdicts.toml, with its place in the source."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ class Figure:
     def number(self) -> float:
         """The value as a number; BadInput for a word or a flag."""
         if isinstance(self.value, (str, bool)):
-            raise BadInput(
-                f"{self.probe} {self.case} {self.variant} {self.metric} is {self.value!r}, not a number"
-            )
+            name = f"{self.probe} {self.case} {self.variant} {self.metric}"
+            raise BadInput(f"{name} is {self.value!r}, not a number")
         return float(self.value)
 
 
@@ -57,13 +56,8 @@ def figures(probe: str, case: str | None = None, variant: str | None = None) -> 
 
     A figure recorded for case "all" (registers, the verdict) answers for every case.
     """
-    return tuple(
-        f
-        for f in all_figures()
-        if f.probe == probe
-        and (case is None or f.case in (case, "all"))
-        and (variant is None or f.variant == variant)
-    )
+    found = [f for f in all_figures() if f.probe == probe and (case is None or f.case in (case, "all"))]
+    return tuple(f for f in found if variant is None or f.variant == variant)
 
 
 def figure(probe: str, case: str, variant: str, metric: str) -> Figure | None:

@@ -233,7 +233,7 @@ def test_a_sweep_s_points_are_no_tables_of_their_own() -> None:
 
     rows = [*arms(1.2), *sweep(lambda w: 1e-4 * math.ceil(w))]
     head = provenance.collect(mode="measure", device="x", seed=0, kernels_sha256="0" * 64)
-    text = tables.document("L3", head, rows, True)
+    text = tables.document("L3", head, rows)
     assert "gate_up_14b" in text and "sweep_" not in text
 
 

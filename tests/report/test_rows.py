@@ -183,9 +183,6 @@ def test_ctrl_c_keeps_finished_rows_and_the_end_completes(tmp_path: Path) -> Non
     got_head, rows = store.read_json(file)
     assert got_head.complete
     assert rows[0].verdict == "NO-GO"
-    with store.ReportFile(None, head()) as f:
-        f.add(row())
-    assert f.head.complete
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT])
@@ -319,9 +316,8 @@ def test_a_whole_document() -> None:
     assert "0.40 %" in md
     assert "LANDED" in md
     assert "git not from a checkout" in md
-    text = tables.document("L1", head(mode="predict", device="gb10"), rows, markdown=False)
+    text = tables.document("L1", head(mode="predict", device="gb10"), rows)
     assert text.splitlines()[2].startswith("Nothing was measured")
-    assert "#" not in text
 
 
 def test_fill_between_markers() -> None:
