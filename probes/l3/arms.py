@@ -48,7 +48,7 @@ class GateUp:
         return self.weights.address + k * self.weights.pitch
 
 
-class FusionArms:
+class FusionArms(Arms):
     """See `probes.engine.probe.Arms`. `largest`: the sweep's weights, of which each point takes its rows."""
 
     def __init__(self, bench: Bench, args: argparse.Namespace, kernels: Kernels) -> None:
@@ -197,13 +197,6 @@ class FusionArms:
         notes = [f"its blocks used {counts.size} of {sms} SMs"] if counts.size < sms else []
         notes += [f"load balance seen at {mine} blocks/SM, timed at {timed}"] if mine != timed else []
         return float(counts.max() / (launch.grid / sms)), "; ".join(notes)
-
-    def settle(self, material: GateUp, planned: Planned, arm: Arm, row: Row, rows: Sequence[Row]) -> None:
-        """Nothing more to say."""
-
-    def more(self, material: GateUp, variants: Sequence[Variant]) -> list[Row]:
-        """No rows besides the arms'."""
-        return []
 
     def once(self, material: GateUp, arms: Sequence[tuple[Spec, Arm]]) -> list[Row]:
         """Each arm once."""
