@@ -38,7 +38,7 @@ _UINT32, _STRING, _ARRAY = 4, 8, 9
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor: `od` rows of `id` values (outer dimensions folded into od), `bytes` from the file's `offset`.
+    """One tensor: `od` rows of `id` values (outer dimensions folded into od), `bytes` at the file's `offset`.
 
     A type newer than the gguf package reads as "type N" with 0 bytes: it cannot be read.
     """
