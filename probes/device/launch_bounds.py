@@ -1,9 +1,8 @@
 """Launch bounds: the blocks per SM that each kernel form is compiled for, in one place for both languages.
 
-A bound is a register budget: 65536 registers / (256 threads x blocks). Too few and the compiler
-re-uses a register by issuing a load only after another has arrived, which exposes its latency a second
-time; so each form has the tightest bound at which ptxas (CUDA 13.0, sm_90 and sm_121) still issues
-every load of a unit before the first dot product. `--blocks-per-sm N` replaces them all.
+A bound is a register budget: 65536 registers / (256 threads x blocks). With too few a load waits for another
+to arrive, and its latency shows twice. Each form has the tightest bound at which ptxas (CUDA 13.0,
+sm_90 and sm_121) issues every load of a unit before the first dot product. `--blocks-per-sm N` replaces them.
 """
 
 from __future__ import annotations
