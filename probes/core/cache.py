@@ -22,7 +22,7 @@ MANIFEST = "sha256.json"
 
 
 def build_dir() -> Path:
-    """Where built kernels live: PROBES_BUILD_DIR, else out/build under the current folder."""
+    """PROBES_BUILD_DIR, else out/build under the current folder."""
     return Path(os.environ.get("PROBES_BUILD_DIR") or Path("out") / "build")
 
 
@@ -84,10 +84,8 @@ def _own(folder: Path) -> None:
     except OSError:
         return  # not there yet, or not to be read, which `cached` says
     if found.st_uid != os.geteuid():
-        raise BadInput(
-            f"the build folder {folder} belongs to another user (uid {found.st_uid}), and what lies there "
-            "would be run: set PROBES_BUILD_DIR to a folder of your own"
-        )
+        whose = f"belongs to another user (uid {found.st_uid}), and what lies there would be run"
+        raise BadInput(f"the build folder {folder} {whose}: set PROBES_BUILD_DIR to a folder of your own")
     if found.st_mode & 0o022:
         folder.chmod(stat.S_IMODE(found.st_mode) & ~0o022)
 

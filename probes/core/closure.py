@@ -90,12 +90,11 @@ class _Closure:
         return f"use:{self.met.setdefault((where, what), len(self.met))};"
 
     def module(self, name: str) -> _Module | None:
-        for root in self.roots:
-            path = root.joinpath(*name.split("."))
-            for file in (path.with_suffix(".py"), path / "__init__.py"):
-                if file.is_file():
-                    stat = file.stat()
-                    return _parsed(name, file, stat.st_mtime_ns, stat.st_size)
+        paths = (root.joinpath(*name.split(".")) for root in self.roots)
+        for file in (f for path in paths for f in (path.with_suffix(".py"), path / "__init__.py")):
+            if file.is_file():
+                stat = file.stat()
+                return _parsed(name, file, stat.st_mtime_ns, stat.st_size)
         return None
 
     def use(self, origin: str, rest: list[str]) -> tuple[str, list[str]]:
@@ -211,7 +210,7 @@ def _bound_by(node: ast.AST) -> set[str]:
         return set()
     found = {node.id} if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load) else set[str]()
     if isinstance(node, ast.ExceptHandler) and node.name:
-        found.add(node.name)
+        found = {node.name}
     return found.union(*map(_bound_by, ast.iter_child_nodes(node)))
 
 

@@ -61,8 +61,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("CUDBG_*", _TOOL, ()),
 )  # fmt: skip
 
+# taken out of the environment before Numba reads it: no figure under them would be worth a verdict
 IGNORED = ("NUMBA_ENABLE_CUDASIM", "NUMBA_CUDA_DEBUGINFO")
-"""Taken out of the environment before Numba reads it: no figure under them would be worth a verdict."""
 
 TOOLS: tuple[tuple[str, str], ...] = (
     ("libsanitizer", "compute-sanitizer"),

@@ -55,7 +55,7 @@ class DeviceFacts:
 
     @property
     def compute_capability(self) -> tuple[int, int]:
-        """(major, minor) out of `arch`: "sm_121" is (12, 1)."""
+        """Of `arch`, as the function of this name."""
         try:
             return compute_capability(self.arch)
         except BadInput as error:

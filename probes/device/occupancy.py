@@ -87,9 +87,8 @@ def occupancy(res: Resources, block: int, smem_dynamic: int, dev: DeviceFacts) -
 def waves(grid: int, sms: int, blocks_per_sm: int) -> float:
     """Grid over the blocks that the GPU holds at a time: 432 / (48 x 6) = 1.5."""
     if grid < 1 or sms < 1 or blocks_per_sm < 1:
-        raise BadInput(
-            f"waves need a grid, SMs and blocks per SM of at least 1, got {grid}, {sms}, {blocks_per_sm}"
-        )
+        got = f"{grid}, {sms}, {blocks_per_sm}"
+        raise BadInput(f"waves need a grid, SMs and blocks per SM of at least 1, got {got}")
     return grid / (sms * blocks_per_sm)
 
 

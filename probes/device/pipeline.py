@@ -92,10 +92,9 @@ def plan(
     grid = min(fills, facts.sms * geometry.blocks_per_sm)
     stages = min(geometry.stages or most // one, -(-fills // grid), MOST_STAGES)
     if stages < 1 or stages * one > most:
-        need = max(1, geometry.stages) * one
+        need = f"needs {max(1, geometry.stages) * one} bytes of shared memory per block"
         raise Unavailable(
-            f"{geometry}: needs {need} bytes of shared memory per block, {most} are there "
-            f"with {geometry.blocks_per_sm * share} per SM"
+            f"{geometry}: {need}, {most} are there with {geometry.blocks_per_sm * share} per SM"
         )
     drawn = geometry.drawn and fills > stages * grid
     return Plan(LaunchConfig(grid, threads, stages * one), geometry.rows, stages, drawn)

@@ -49,9 +49,8 @@ class ResourcesHead:
 @cache
 def _resources() -> tuple[ResourcesHead, dict[Key, Resources]]:
     if not PATH.is_file():
-        raise Unavailable(
-            f"no recorded kernel resources; to compile the kernels and record them run `{RESOURCES_COMMAND}`"
-        )
+        do = f"to compile the kernels and record them run `{RESOURCES_COMMAND}`"
+        raise Unavailable(f"no recorded kernel resources; {do}")
     return parse_resources(PATH.read_text(encoding="utf-8"))
 
 
@@ -95,10 +94,8 @@ def parse_resources(text: str) -> tuple[ResourcesHead, dict[Key, Resources]]:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as err:
         raise BadInput(f"{RESOURCES_FILE} is not valid TOML ({err}); run `{RESOURCES_COMMAND}`") from err
-    if table.get("schema") != SCHEMA:
-        raise BadInput(
-            f"{RESOURCES_FILE} has schema {table.get('schema')!r}, not {SCHEMA}; run `{RESOURCES_COMMAND}`"
-        )
+    if (schema := table.get("schema")) != SCHEMA:
+        raise BadInput(f"{RESOURCES_FILE} has schema {schema!r}, not {SCHEMA}; run `{RESOURCES_COMMAND}`")
     kernels: dict[Key, Resources] = {}
     for row in table.get("kernel", []):
         keys = sorted((*_NAMES, *_COUNTS))

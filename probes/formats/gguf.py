@@ -70,9 +70,9 @@ class _Walker:
         return start
 
     def number(self, code: str, of: str) -> int:
-        """One little-endian unsigned number; `code` is struct's I or Q."""
-        value: int = struct.unpack_from("<" + code, self.data, self.skip(4 if code == "I" else 8, of))[0]
-        return value
+        """One unsigned number; `code` is struct's I or Q."""
+        size = struct.calcsize("<" + code)
+        return int.from_bytes(self.data[self.skip(size, of) : self.at], "little")
 
     def text(self, of: str, limit: int) -> str:
         length = self.number("Q", f"the length of {of}")
@@ -112,7 +112,7 @@ def _short(name: str) -> str:
 
 
 def _type_table() -> dict[int, tuple[str, int, int]]:
-    """Tensor types by number: (name, values per block, bytes per block). Unavailable without gguf."""
+    """Tensor types by number: (name, values per block, bytes per block)."""
     try:
         from gguf.constants import GGML_QUANT_SIZES
     except ImportError:
@@ -186,7 +186,6 @@ def _tensor_info(walk: _Walker, types: dict[int, tuple[str, int, int]], alignmen
 
 
 def _check_places(walk: _Walker, infos: list[TensorInfo]) -> None:
-    """Every tensor within the file, none over another, no name twice."""
     end, before = 0, ""
     for info in sorted(infos, key=lambda t: t.offset):
         last, name = info.offset + info.bytes, _short(info.name)

@@ -29,9 +29,8 @@ class Format(NamedTuple):
 def blocks(raw: U8, form: Format) -> U8:
     """`raw` u8[..., nbe * block] as u8[..., nbe, block]; BadInput for any other length or type."""
     if raw.dtype != np.uint8 or raw.ndim < 1 or raw.shape[-1] == 0 or raw.shape[-1] % form.block:
-        raise BadInput(
-            f"{form.name} rows must be a multiple of {form.block} uint8, got {raw.dtype} {raw.shape}"
-        )
+        got = f"{raw.dtype} {raw.shape}"
+        raise BadInput(f"{form.name} rows must be a multiple of {form.block} uint8, got {got}")
     return raw.reshape(*raw.shape[:-1], -1, form.block)
 
 
@@ -43,9 +42,8 @@ def check_scales(raw: U8, what: str, form: Format) -> None:
         if bad.any():
             where = np.unravel_index(int(np.argmax(bad)), bad.shape)
             value = np.ascontiguousarray(found[where][at : at + 2]).view("<f2")[0]
-            raise BadInput(
-                f"{what}: {name} is {value} in row {where[0]}, super-block {where[-1]}; the tensor is damaged"
-            )
+            place = f"row {where[0]}, super-block {where[-1]}"
+            raise BadInput(f"{what}: {name} is {value} in {place}; the tensor is damaged")
 
 
 def random_raw(shape: Shape, seed: int, form: Format) -> U8:

@@ -59,12 +59,11 @@ class Layer:
 
     @property
     def heads(self) -> int:
-        """Query heads."""
         return self.kv_heads * CONSTANTS.group
 
     @property
     def kv_values(self) -> int:
-        """Values of one position's keys (or values)."""
+        """Values of one position's keys, or values."""
         return self.kv_heads * CONSTANTS.head
 
     @property
@@ -89,8 +88,7 @@ class Layer:
 
 
 LAYER_14B: Final = Layer()
-TINY: Final = Layer(hidden=512, ffn=256, kv_heads=2)
-"""A small layer of the same structure, for tests without a GPU."""
+TINY: Final = Layer(hidden=512, ffn=256, kv_heads=2)  # of the same structure, for tests without a GPU
 
 
 def splits(kv: int) -> int:

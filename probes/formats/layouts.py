@@ -61,8 +61,8 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout("gpl", "group", *_BY_PLANE),
 )
 
+# name, offset and size of the four components of a GGUF super-block
 COMPONENTS = (("ql", 0, 128), ("qh", 128, 64), ("sc", 192, 16), ("d", 208, 2))
-"""Name, offset and size of the four components of a GGUF super-block."""
 
 
 def layout(name: str) -> Layout:
@@ -89,16 +89,13 @@ def check_stride(lay: Layout, nbe: int, stride: int) -> None:
     if nbe < 1:
         raise BadInput(f"a row needs at least one super-block, got {nbe}")
     if stride % 16:
-        raise BadInput(
-            f"row stride {stride} is misaligned: kernels load 16 bytes, so it must be a multiple of 16"
-        )
-    if stride < lay.row_stride(nbe):
-        raise BadInput(
-            f"row stride {stride} is too small: {nbe} blocks of {lay.name} need {lay.row_stride(nbe)}"
-        )
+        why = "kernels load 16 bytes, so it must be a multiple of 16"
+        raise BadInput(f"row stride {stride} is misaligned: {why}")
+    if stride < (need := lay.row_stride(nbe)):
+        raise BadInput(f"row stride {stride} is too small: {nbe} blocks of {lay.name} need {need}")
     spans = []
-    need = (16, 16 if lay.order == "gguf" else 8, 2, 2)
-    for (name, _, size), piece, align in zip(COMPONENTS, pieces(lay), need, strict=True):
+    aligns = (16, 16 if lay.order == "gguf" else 8, 2, 2)
+    for (name, _, size), piece, align in zip(COMPONENTS, pieces(lay), aligns, strict=True):
         if piece.block < 1:
             raise BadInput(f"layout {lay.name}: {name} steps by {piece.block} bytes per super-block")
         first = piece.plane * nbe + piece.offset
@@ -107,10 +104,9 @@ def check_stride(lay: Layout, nbe: int, stride: int) -> None:
                 raise BadInput(f"layout {lay.name}: {name} at {at} is not aligned to {align} bytes")
             spans.append((at, at + size))
     spans.sort()
-    if spans[0][0] < 0 or spans[-1][1] > stride:
-        raise BadInput(
-            f"layout {lay.name}: pieces lie at {spans[0][0]}..{spans[-1][1]} of a row of {stride} bytes"
-        )
+    start, end = spans[0][0], spans[-1][1]
+    if start < 0 or end > stride:
+        raise BadInput(f"layout {lay.name}: pieces lie at {start}..{end} of a row of {stride} bytes")
     for (_, last), (first, _) in pairwise(spans):
         if first < last:
             raise BadInput(f"layout {lay.name}: pieces overlap at byte {first}")
@@ -120,7 +116,6 @@ def check_stride(lay: Layout, nbe: int, stride: int) -> None:
 class Ledger:
     """The bytes of one matrix in one layout."""
 
-    layout: str
     content_bytes: int  # what the format needs: od * nbe * 210
     stored_bytes: int  # od * row_stride
     dead_bytes: int  # stored, but never read
@@ -131,4 +126,4 @@ class Ledger:
 def ledger(lay: Layout, shape: Shape) -> Ledger:
     stride = lay.row_stride(shape.nbe)
     content, stored = shape.od * shape.nbe * BLOCK_BYTES, shape.od * stride
-    return Ledger(lay.name, content, stored, stored - content, stride, min(256, stride & -stride))
+    return Ledger(content, stored, stored - content, stride, min(256, stride & -stride))

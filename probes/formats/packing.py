@@ -32,8 +32,8 @@ nibbles are units h and 2 + h (gguf) or values 16i on (group); in qh those per h
 
 _PAIRS = np.array([0, 2, 4, 6], np.uint8)  # bits below each pair of bits of a byte
 
+# what `addresses` says of a row in GGUF order
 GGUF = np.array([v for _, offset, _ in COMPONENTS for v in (offset, BLOCK_BYTES)], np.uint64)
-"""What `addresses` says of a row in GGUF order."""
 
 
 def addresses(lay: Layout, nbe: int) -> NDArray[np.uint64]:
@@ -75,9 +75,8 @@ def unpack(packed: U8, lay: Layout, nbe: int, threads: int | None = None) -> U8:
 def _rows(matrix: U8, multiple: int, what: str) -> int:
     """Row length of `matrix` in units of `multiple` bytes; BadInput unless u8[od > 0, multiple * n > 0]."""
     if matrix.dtype != np.uint8 or matrix.ndim != 2 or 0 in matrix.shape or matrix.shape[1] % multiple:
-        raise BadInput(
-            f"{what} must be uint8[rows, a multiple of {multiple}], got {matrix.dtype} {matrix.shape}"
-        )
+        got = f"{matrix.dtype} {matrix.shape}"
+        raise BadInput(f"{what} must be uint8[rows, a multiple of {multiple}], got {got}")
     return int(matrix.shape[1]) // multiple
 
 

@@ -47,11 +47,6 @@ def _scales(blocks: U8) -> tuple[F32, F32, F32, F32]:
     return s.astype(np.float32), m.astype(np.float32), halves[..., 0:1], halves[..., 1:2]
 
 
-def decode_values(raw: U8) -> NDArray[np.int8]:
-    """The integers q, 0..15, of `raw` u8[..., nbe * 144], as int8[..., id]."""
-    return _decode(kquant.blocks(raw, FORM)).reshape(*raw.shape[:-1], -1).view(np.int8)
-
-
 def dequantise(raw: U8) -> F32:
     """Values of `raw` u8[..., nbe * 144] as f32[..., id], to the bit those of ggml.
 

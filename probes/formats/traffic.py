@@ -38,14 +38,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probes.core.types import BadInput, Shape
-from probes.formats.layouts import BLOCK_BYTES, Layout, Piece
+from probes.formats.layouts import BLOCK_BYTES, Layout, pieces
 
 SECTOR, LINE, WORD = 32, 128, 4  # bytes
 BANKS = WARP = 32
 UNITS_PER_BLOCK = 8
 
-UNIT_BYTES = BLOCK_BYTES / UNITS_PER_BLOCK
-"""Weight bytes that one unit owns: what a thread has in flight per unit (26.25)."""
+UNIT_BYTES = BLOCK_BYTES / UNITS_PER_BLOCK  # a unit's own weight bytes, in flight per thread: 26.25
 
 Scope = Literal["matrix", "block", "load"]
 I64 = NDArray[np.int64]
@@ -79,23 +78,18 @@ class Requests:
     wavefronts: int
 
 
-def _affine(piece: Piece, nbe: int, block: I64) -> I64:
-    return piece.plane * nbe + piece.block * block + piece.offset
-
-
 def weight_loads(lay: Layout, nbe: int) -> tuple[Load, ...]:
     """The loads of every unit of one row, in issue order; addresses i64[8 * nbe] from the row's start."""
     unit = np.arange(UNITS_PER_BLOCK * nbe, dtype=np.int64)
     block, pair = unit >> 3, unit & 7
-    ql, qh = _affine(lay.ql, nbe, block), _affine(lay.qh, nbe, block)
+    ql, qh, sc, d = (piece.plane * nbe + piece.block * block + piece.offset for piece in pieces(lay))
     if lay.order == "group":
         quants = [Load("ql", 16, ql + 16 * pair), Load("qh", 8, qh + 8 * pair)]
     else:
         chunk = pair >> 2
         halves = (("ql", ql + 64 * chunk + 32 * (pair & 1)), ("qh", qh + 32 * chunk))
         quants = [load for n, at in halves for load in (Load(n, 16, at), Load(f"{n}+16", 16, at + 16))]
-    scale = _affine(lay.sc, nbe, block) + 2 * pair
-    return (*quants, Load("sc", 2, scale), Load("d", 2, _affine(lay.d, nbe, block)))
+    return (*quants, Load("sc", 2, sc + 2 * pair), Load("d", 2, d))
 
 
 def activation_loads(nbe: int) -> tuple[Load, ...]:
@@ -148,8 +142,7 @@ def fetched_bytes(lay: Layout, shape: Shape, granularity: int, scope: Scope) -> 
 
     "matrix": once in all, what a perfect cache moves. "block": once for each super-block, as if nothing were
     shared beyond it. "load": 32-byte sectors are kept once fetched, but each warp load fetches whole pieces
-    for the sectors it misses, and drops the rest. Raises BadInput for a granularity that is no power of two
-    up to 256.
+    for the sectors it misses, and drops the rest. BadInput for a granularity that is no power of 2 up to 256.
     """
     if granularity < 1 or granularity & (granularity - 1) or granularity > 256:
         raise BadInput(f"granularity must be a power of two up to 256 bytes, got {granularity}")

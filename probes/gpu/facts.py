@@ -106,12 +106,10 @@ def open_gpu(index: int = 0) -> Gpu:
 
 
 def in_host_memory(integrated: bool, host_tables: bool, total: int) -> bool:
-    """Whether a GPU's `total` bytes are the host's own: an integrated GPU, or one that says so by its size.
-
-    A GH200 uses the host's page tables, too, and has HBM of its own, less than the host's memory.
-    """
+    """Whether a GPU's `total` bytes are the host's: an integrated GPU, or one that says so by its size."""
     import psutil
 
+    # a GH200 uses the host's page tables, too, and has HBM of its own, less than the host's memory
     return integrated or (host_tables and abs(total - psutil.virtual_memory().total) < total // 20)
 
 
@@ -131,10 +129,8 @@ def _facts(dev: Any) -> DeviceFacts:
     count = sms.here(p.multiprocessor_count)
     nominal = 2.0 * max(0, p.memory_clock_rate) * 1e3 * p.global_memory_bus_width / 8
     facts = DeviceFacts(
-        name=dev.name,
+        name=dev.name, arch=f"sm_{cc[0]}{cc[1]}", sms=count,
         slug=sms.place(dev.name, count, sms.of_chip(dev.name, p.multiprocessor_count)),
-        arch=f"sm_{cc[0]}{cc[1]}",
-        sms=count,
         regs_per_sm=p.max_registers_per_multiprocessor,
         smem_per_sm_bytes=p.max_shared_memory_per_multiprocessor,
         smem_per_block_max_bytes=p.max_shared_memory_per_block_optin,
@@ -142,23 +138,18 @@ def _facts(dev: Any) -> DeviceFacts:
         max_threads_per_sm=p.max_threads_per_multiprocessor,
         max_blocks_per_sm=p.max_blocks_per_multiprocessor,
         max_warps_per_sm=p.max_threads_per_multiprocessor // p.warp_size,
-        l2_bytes=p.l2_cache_size,
-        dram_bps=profile.dram_bps if profile else nominal,
-        sm_clock_hz=p.clock_rate * 1e3 or None,
+        l2_bytes=p.l2_cache_size, dram_bps=nominal, sm_clock_hz=p.clock_rate * 1e3 or None,
         sources={"*": "the driver's device properties"},
-    )
+    )  # fmt: skip
     if not profile:
         return facts
     # a MIG slice has its part of the L2 and, behind it, the same part of the DRAM
     part = min(1.0, facts.l2_bytes / profile.l2_bytes) if sms.is_mig(dev.name) else 1.0
     return replace(
-        facts,
-        dram_bps=profile.dram_bps * part,
-        dram_fetch_bytes=profile.dram_fetch_bytes,
-        dram_latency_s=profile.dram_latency_s,
-        launch_s=profile.launch_s,
-        sources={"*": "the driver's device properties", "dram": f"profile {profile.slug}"},
-    )
+        facts, dram_bps=profile.dram_bps * part, dram_fetch_bytes=profile.dram_fetch_bytes,
+        dram_latency_s=profile.dram_latency_s, launch_s=profile.launch_s,
+        sources={**facts.sources, "dram": f"profile {profile.slug}"},
+    )  # fmt: skip
 
 
 def driver_version() -> str:
@@ -193,11 +184,7 @@ def _bus_id(index: int) -> str:
 
 
 def _others(pids: Sequence[int], own: int, own_context: bool) -> int:
-    """How many of NVML's process ids are not ours.
-
-    In a container NVML shows our process under another id; where we hold a context and none of the ids is
-    ours, one of them is.
-    """
+    """How many of NVML's process ids are not ours: in a container one may be ours under another id."""
     count = sum(pid != own for pid in pids)
     return count - 1 if own_context and count and own not in pids else count
 

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from probes.gpu.driver import call, released
 
-POISON = 0xFF
-"""Every byte of an output before a run: as float32 a NaN, as uint32 no likely checksum."""
+POISON = 0xFF  # every byte of an output before a run: as float32 a NaN, as uint32 no likely checksum
 
 
 class Buffer:

@@ -34,10 +34,8 @@ def check(count: int, total: int, unit: int, least: int = 1) -> None:
         lowest = -(-max(least, unit) // unit) * unit
         below, above = max(lowest, count // unit * unit), -(-max(count, lowest) // unit) * unit
         near = " or ".join(str(n) for n in dict.fromkeys((below, above)) if n <= total)
-        raise BadInput(
-            f"--sms {count}: a partition of this GPU is a multiple of {unit} SMs, "
-            f"{max(least, unit)} at least; try {near}"
-        )
+        rule = f"a multiple of {unit} SMs, {max(least, unit)} at least"
+        raise BadInput(f"--sms {count}: a partition of this GPU is {rule}; try {near}")
 
 
 def name_of(facts: DeviceFacts, count: int) -> DeviceFacts:

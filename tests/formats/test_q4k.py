@@ -107,10 +107,10 @@ def test_the_bound_catches_one_wrong_bit_of_a_scale() -> None:
     assert (error > bound).mean() > 0.9
 
 
-def test_decode_values_and_random_raw() -> None:
+def test_the_order_of_the_values_and_random_raw() -> None:
     raw = q4k.random_raw(Shape(16, 512), seed=5)
     np.testing.assert_array_equal(raw, q4k.random_raw(Shape(16, 512), seed=5))
-    q = q4k.decode_values(raw)
+    q = q4k._decode(kquant.blocks(raw, q4k.FORM)).reshape(16, 512)
     assert q.shape == (16, 512) and q.min() == 0 and q.max() == 15
     block = raw[2, 144:288]
     assert q[2, 256 + 64 + 7] == block[16 + 32 + 7] & 15
