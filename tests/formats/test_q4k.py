@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from probes.core.types import BadInput, Shape
 from probes.formats import gguf as gguf_file
-from probes.formats import q4k, q8
+from probes.formats import kquant, q4k, q8
 
 DATA = Path(__file__).parents[1] / "data"
 GGUF = DATA / "minilm-ffn_down-48rows.gguf"
@@ -79,7 +79,7 @@ def test_oracle_is_the_naive_loop_on_any_small_shape(nbe: int, od: int, seed: in
 def test_oracle_takes_rows_and_chunks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     raw, x8 = q4k.random_raw(Shape(37, 512), seed=1), q8.random_x8(512, seed=2)
     whole = q4k.reference(raw, x8)
-    monkeypatch.setattr(q4k, "CHUNK_VALUES", 512 * 5)
+    monkeypatch.setattr(kquant, "CHUNK_VALUES", 512 * 5)
     np.testing.assert_array_equal(q4k.reference(raw, x8), whole)
     rows = np.array([36, 0, 7, 7, 20], np.int64)
     np.testing.assert_array_equal(q4k.reference(raw, x8, rows), whole[rows])
@@ -107,17 +107,17 @@ def test_the_bound_catches_one_wrong_bit_of_a_scale() -> None:
     assert (error > bound).mean() > 0.9
 
 
-def test_decode_values_and_random_raw() -> None:
+def test_the_order_of_the_values_and_random_raw() -> None:
     raw = q4k.random_raw(Shape(16, 512), seed=5)
     np.testing.assert_array_equal(raw, q4k.random_raw(Shape(16, 512), seed=5))
-    q = q4k.decode_values(raw)
+    q = q4k._decode(kquant.blocks(raw, q4k.FORM)).reshape(16, 512)
     assert q.shape == (16, 512) and q.min() == 0 and q.max() == 15
     block = raw[2, 144:288]
     assert q[2, 256 + 64 + 7] == block[16 + 32 + 7] & 15
     assert q[2, 256 + 64 + 32 + 7] == block[16 + 32 + 7] >> 4
     halves = raw.reshape(-1, 144)[:, :4].copy().view("<f2").astype(np.float64)
     assert np.isfinite(halves).all() and np.abs(halves).max() < 2
-    q4k.check_scales(raw, "random")
+    kquant.check_scales(raw, "random", q4k.FORM)
 
 
 @pytest.mark.parametrize(("at", "name"), [(0, "d"), (2, "dmin")])
@@ -126,7 +126,7 @@ def test_check_scales_names_the_block(at: int, name: str, bits: int, text: str) 
     raw = q4k.random_raw(Shape(5, 768), seed=1)
     raw[3, 288 + at : 288 + at + 2] = np.array([bits], "<u2").view(np.uint8)
     with pytest.raises(BadInput, match=rf"w: {name} is {text} in row 3, super-block 2"):
-        q4k.check_scales(raw, "w")
+        kquant.check_scales(raw, "w", q4k.FORM)
 
 
 def test_wrong_shapes_are_refused() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from probes.core.types import BadInput, Shape
 from probes.formats import gguf as gguf_file
-from probes.formats import q6k, q8
+from probes.formats import kquant, q6k, q8
 
 DATA = Path(__file__).parents[1] / "data"
 GGUF = DATA / "minilm-ffn_down-48rows.gguf"
@@ -99,7 +99,7 @@ def test_oracle_is_the_naive_loop_on_any_small_shape(nbe: int, od: int, seed: in
 def test_oracle_takes_rows_and_chunks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     raw, x8 = q6k.random_raw(Shape(37, 512), seed=1), q8.random_x8(512, seed=2)
     whole = q6k.reference(raw, x8)
-    monkeypatch.setattr(q6k, "CHUNK_VALUES", 512 * 5)
+    monkeypatch.setattr(kquant, "CHUNK_VALUES", 512 * 5)
     np.testing.assert_array_equal(q6k.reference(raw, x8), whole)
     rows = np.array([36, 0, 7, 7, 20, 21, 22], np.int64)
     np.testing.assert_array_equal(q6k.reference(raw, x8, rows), whole[rows])
@@ -171,7 +171,7 @@ def test_random_raw_is_seeded_finite_and_varied() -> None:
     assert (np.abs(d) < 2**-14).any() and (np.abs(d) > 1).any() and (d < 0).any()
     counts = np.bincount(raw.reshape(-1, 210)[:, :208].ravel(), minlength=256)
     assert counts.min() > 0
-    q6k.check_scales(raw, "random")
+    kquant.check_scales(raw, "random", q6k.FORM)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_check_scales_names_the_block(bits: int, text: str) -> None:
     raw = q6k.random_raw(Shape(5, 768), seed=1)
     raw[3, 210 + 208 : 210 + 210] = np.array([bits], "<u2").view(np.uint8)
     with pytest.raises(BadInput, match=rf"w: d is {text} in row 3, super-block 1"):
-        q6k.check_scales(raw, "w")
+        kquant.check_scales(raw, "w", q6k.FORM)
 
 
 @pytest.mark.parametrize(
