@@ -16,12 +16,8 @@ from probes.formats.layer import CONSTANTS
 
 THREADS = 256
 HEAD, HALF, GROUP, CHUNK, PART = (
-    CONSTANTS.head,
-    CONSTANTS.head // 2,
-    CONSTANTS.group,
-    CONSTANTS.chunk,
-    CONSTANTS.part,
-)
+    CONSTANTS.head, CONSTANTS.head // 2, CONSTANTS.group, CONSTANTS.chunk, CONSTANTS.part,
+)  # fmt: skip
 ROW, QUERIES, WEIGHTS, VALUES, TOPS = HEAD * 2, GROUP * HEAD, GROUP * CHUNK, CHUNK * HEAD // 2, HEAD // 32
 MOST_SPLITS, BATCH, STEP = 256, 64, 16  # BATCH: splits that a thread of attention_combine has in flight
 
@@ -62,12 +58,10 @@ def split_scores(ops: SimpleNamespace) -> SimpleNamespace:
     @ops.jit
     def lane_scores(query, lane, a, b):  # what the reference order's lane brings to its butterfly
         return (
-            pair(query, uint32(lane * 4), a, b),
-            pair(query, uint32(lane * 4 + HEAD), a, b),
-            pair(query, uint32(lane * 4 + 2 * HEAD), a, b),
-            pair(query, uint32(lane * 4 + 3 * HEAD), a, b),
+            pair(query, uint32(lane * 4), a, b), pair(query, uint32(lane * 4 + HEAD), a, b),
+            pair(query, uint32(lane * 4 + 2 * HEAD), a, b), pair(query, uint32(lane * 4 + 3 * HEAD), a, b),
             pair(query, uint32(lane * 4 + 4 * HEAD), a, b),
-        )
+        )  # fmt: skip
 
     @ops.jit
     def both(x, y):  # two sums of one head

@@ -119,12 +119,9 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
         return finish(dot0, dot1, p[16], p[17], h[8])
 
     return SimpleNamespace(
-        activation=q6k._activation(ops),
-        hold=hold,
-        place=place,
-        group_of=group_of,
+        activation=q6k._activation(ops), hold=hold, place=place, group_of=group_of,
         term=term_group if grouped else term_gguf,
-    )
+    )  # fmt: skip
 
 
 def _shared_piece(ops: SimpleNamespace, grouped: bool) -> Any:

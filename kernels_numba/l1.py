@@ -103,11 +103,9 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
             out[cuda.blockIdx.x] = total
 
     return {
-        "loop": (loop, _SUM_SIGNATURE),
-        "pf": (pf, _SUM_SIGNATURE),
-        "pf3": (pf3, _SUM_SIGNATURE),
+        "loop": (loop, _SUM_SIGNATURE), "pf": (pf, _SUM_SIGNATURE), "pf3": (pf3, _SUM_SIGNATURE),
         "stream": (stream, _CHECKSUM_SIGNATURE),
-    }
+    }  # fmt: skip
 
 
 def kernels(layouts: tuple[Layout, ...] = LAYOUTS) -> dict[str, tuple[Any, Any]]:

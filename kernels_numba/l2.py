@@ -177,11 +177,8 @@ def _q6k(ops: SimpleNamespace, kind: str) -> Any:
     begin, tail, late_wait = gate.begin, gate.tail, gate.late_wait
     prefetch, end = gate.prefetch, gate.end
     unit, add, advance, reduce_row = (
-        q6k.functions(ops, layout("dpl")),
-        ops.add,
-        ops.advance,
-        reductions.row(ops),
-    )
+        q6k.functions(ops, layout("dpl")), ops.add, ops.advance, reductions.row(ops),
+    )  # fmt: skip
     load, term = unit.load, unit.term
 
     def kernel(w, x8, out, nbe, row_stride, flags, stamps):  # one row per block
@@ -288,16 +285,12 @@ _FORMS: dict[str, tuple[Callable[[SimpleNamespace, str], Any], tuple[Any, ...], 
     "q4k": (_q4k, (BYTES, BYTES, FLOATS, _INT), True),
     "q6k": (_q6k, (BYTES, BYTES, FLOATS, _INT, _INT), True),
     "rope_store": (attention.rope_store, (FLOATS, FLOATS, FLOATS, HALVES, _INT, _INT, _INT), True),
-    "attention_split": (
-        attention.attention_split,
-        (FLOATS, BYTES, FLOATS, _INT, _INT, _INT, _FLOAT),
-        True,
-    ),
+    "attention_split": (attention.attention_split, (FLOATS, BYTES, FLOATS, _INT, _INT, _INT, _FLOAT), True),
     "attention_combine": (attention.attention_combine, (FLOATS, FLOATS, _INT), False),
     "quantise": (_quantise, (FLOATS, WORDS), False),
     "swiglu_quantise": (_swiglu_quantise, (FLOATS, WORDS, _INT), False),
     "add": (_add, (FLOATS, FLOATS, FLOATS), False),
-}
+}  # fmt: skip
 """Kernel -> its maker, its own arguments, whether it has anything to do before the wait (a late kind)."""
 
 

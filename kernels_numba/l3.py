@@ -26,13 +26,10 @@ from kernels_numba.ops import BYTES, FLOATS, WORDS, gpu_ops
 THREADS, GROUP, PAD_WORDS = 256, 32, 10
 _INT = types.int32
 _SIGNATURES = {
-    "matmul": (BYTES, BYTES, FLOATS, _INT),
-    "form_a": (BYTES, BYTES, FLOATS, _INT, _INT),
-    "form_b": (BYTES, BYTES, WORDS, _INT, _INT),
-    "form_b_staged": (BYTES, BYTES, WORDS, _INT, _INT),
-    "swiglu_quant": (FLOATS, WORDS, _INT),
-    "quant": (FLOATS, WORDS, _INT),
-}
+    "matmul": (BYTES, BYTES, FLOATS, _INT), "form_a": (BYTES, BYTES, FLOATS, _INT, _INT),
+    "form_b": (BYTES, BYTES, WORDS, _INT, _INT), "form_b_staged": (BYTES, BYTES, WORDS, _INT, _INT),
+    "swiglu_quant": (FLOATS, WORDS, _INT), "quant": (FLOATS, WORDS, _INT),
+}  # fmt: skip
 
 
 def _parts(ops: SimpleNamespace) -> SimpleNamespace:

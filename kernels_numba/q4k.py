@@ -78,9 +78,8 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
         dot_b = dp4a(high_nibbles(q[2]), e[1], dot_b)
         dot_b = dp4a(high_nibbles(q[3]), e[2], dot_b)
         scale, dmin = (
-            float_of_half(uint32(head[0] & uint32(0xFFFF))),
-            float_of_half(uint32(head[0] >> uint32(16))),
-        )
+            float_of_half(uint32(head[0] & uint32(0xFFFF))), float_of_half(uint32(head[0] >> uint32(16))),
+        )  # fmt: skip
         s = sixbit(head[1], head[3], chunk)
         m = sixbit(head[2], uint32(head[3] >> uint32(4)), chunk)
         first = half(dot_a, c[1], byte(s, 0), byte(m, 0), scale, dmin)
