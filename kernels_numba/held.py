@@ -1,13 +1,9 @@
-"""q6_K units for kernels that meet many rows with the same activations. Twin of kernels_cu/held.cuh.
+"""q6_K units with register-resident activations. Twin of kernels_cu/held.cuh, which says why no bit changes.
 
-That file says why the rearranged arithmetic keeps the reference order's bits. `functions(ops, layout)`
-compiles the same source for the GPU (`gpu_ops()`) or the CPU (`cpu_ops()`); weights come from global memory
-(`global_piece`) or from shared memory (`rows`, for a ring's consumers). Flat tuples travel:
-
-    held    8 words of int8, scale as float32, the two biases as int32
-    place   byte offsets of ql, qh, sc and d from the row's start
-    group   masks of the low and high bits, and the factors of their sums (GGUF order only)
-    piece   weights: 4 + 2 words (group order) or 8 + 8 (GGUF order), two scales, d
+held    8 words of int8, scale as float32, the two biases as int32
+place   byte offsets of ql, qh, sc and d from the row's start
+group   masks of the low and high bits, and the factors of their sums (GGUF order only)
+piece   weights: 4 + 2 words (group order) or 8 + 8 (GGUF order), two scales, d
 """
 
 from __future__ import annotations
@@ -20,9 +16,7 @@ from numba import float32, int32, int64, uint32
 from kernels_numba import q6k, ring
 from probes.formats.layouts import Layout
 
-MAGIC = 12582912.0
-"""1.5 * 2^23: an integer below 2^22 added to its bits is the float MAGIC + integer."""
-
+MAGIC = 12582912.0  # 1.5 * 2^23: an integer below 2^22 added to its bits is the float MAGIC + integer
 MAGIC_BITS = 0x4B400000
 
 
@@ -124,8 +118,7 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
     )  # fmt: skip
 
 
-def _shared_piece(ops: SimpleNamespace, grouped: bool) -> Any:
-    """piece(row address, place): one unit's weights out of shared memory."""
+def _shared_piece(ops: SimpleNamespace, grouped: bool) -> Any:  # piece(row address, place)
     asm = ring.statements()
     load16, load8, load2 = asm.load16, asm.load8, asm.load2
 
@@ -150,7 +143,7 @@ def _shared_piece(ops: SimpleNamespace, grouped: bool) -> Any:
 
 
 def global_piece(ops: SimpleNamespace, grouped: bool) -> Any:
-    """piece(row pointer, place): the same out of global memory."""
+    """piece(row pointer, place): a unit's weights out of global memory, for tests without a GPU."""
     load16, load8, load2 = ops.load16, ops.load8, ops.load2
 
     @ops.jit
@@ -173,7 +166,7 @@ def global_piece(ops: SimpleNamespace, grouped: bool) -> Any:
 
 
 def rows(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
-    """q6_K of one layout for a ring's consumers: see ring_rows.py."""
+    """q6_K of one layout as a weight format of ring_rows.py."""
     unit, pinned = functions(ops, lay), ring.statements().pinned
     group_of = unit.group_of
 

@@ -17,6 +17,9 @@ if not hasattr(np, "row_stack"):  # numba-cuda 0.30 still names it; numpy 2.5 dr
 
 from llvmlite import ir
 from numba import float32, float64, int32, int64, njit, types, uint32
+from numba.cuda.extending import intrinsic as gpu_intrinsic
+
+__all__ = ["gpu_intrinsic"]  # others take it from here, because numba.cuda needs np.row_stack first
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _F32 = ir.FloatType()
@@ -28,7 +31,7 @@ BYTES, HALVES, FLOATS, WORDS, LONGS = (
 
 
 def _load_words(intrinsic: Callable[..., Any], words: int, align: int) -> Any:
-    """An intrinsic (pointer, byte offset) -> `words` uint32, one load of 4*words bytes."""
+    """An intrinsic (pointer, byte offset) -> `words` uint32, in one load."""
 
     @intrinsic
     def load(typingctx: Any, pointer: Any, offset: Any) -> Any:

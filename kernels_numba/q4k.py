@@ -1,7 +1,6 @@
 """One q4_K chunk (64 values, two sub-blocks): its loads, and its term of the reference order.
 
-`functions(ops)` compiles the same source for the GPU (`gpu_ops()`) or the CPU (`cpu_ops()`). Its weights
-travel as (head words, 8 words of nibbles), its activations as 20 words of two pad40 units.
+Its weights travel as (head words, 8 words of nibbles), its activations as 20 words of two pad40 units.
 """
 
 from __future__ import annotations

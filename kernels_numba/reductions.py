@@ -1,4 +1,4 @@
-"""Sums of a warp and of a block, in the reference order (probes/core/order.py)."""
+"""Sums of a warp and of a block, in the reference order (probes/formats/reduction.py)."""
 
 from __future__ import annotations
 
