@@ -3,8 +3,6 @@
 The cache holds all keys, then all values, each [KV head][position][head]. Sums: as probes/formats/layer.py.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -5,8 +5,6 @@ the kernel's plain name. The GPU run and the offline register counts read the sa
 in out/build/<hash>/: on a hit Numba is not even imported.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The arithmetic of a decode layer's small kernels, step for step as probes/formats/layer.py states it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from numba import float32, uint32

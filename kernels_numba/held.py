@@ -6,8 +6,6 @@ group   masks of the low and high bits, and the factors of their sums (GGUF orde
 piece   weights: 4 + 2 words (group order) or 8 + 8 (GGUF order), two scales, d
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

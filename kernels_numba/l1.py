@@ -8,8 +8,6 @@ stream  the loop form's loads and nothing else; the result is the sum of all wor
 Arguments: weights, pad40 activations, one result per row, super-blocks per row, row stride.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from numba import float32, int32, int64, types, uint32

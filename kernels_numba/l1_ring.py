@@ -7,8 +7,6 @@ Arguments: weights, pad40 activations, one result per row, ticket counter or nul
 stride, rows, rows per tile, stages. kernels_cu/ring.cuh tells how a ring works.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from numba import int32, types, uint32

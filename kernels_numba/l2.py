@@ -9,8 +9,6 @@ sleeper              lets its successor start, sleeps, then writes: what a missi
 Arguments end with flags (TRIGGER, STAMP, TAIL) and stamps (two words).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

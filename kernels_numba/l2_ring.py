@@ -4,8 +4,6 @@ Arguments: weights, pad40 activations, the next activations or null, one result 
 row stride, rows, rows per ticket, stages, tickets to bring into L2 ahead (late kind only), flags, stamps.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -11,8 +11,6 @@ matmul_ring     the matmul through a ring, and form_c, the whole fusion row by r
 The twins that end in _traced also store the SM of each block, for load balance; they are never timed.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -6,8 +6,6 @@ form_c       the same, q8 in place of gu and nf in place of rows; after q8, word
              before and after
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -3,8 +3,6 @@
 The same functions compile with both, so a kernel's arithmetic is tested without a GPU, to the bit.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from types import SimpleNamespace

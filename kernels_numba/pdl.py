@@ -3,8 +3,6 @@
 Twin of kernels_cu/pdl.cuh, which says what the kinds are. All clobber memory, so that no load crosses them.
 """
 
-from __future__ import annotations
-
 import functools
 from types import SimpleNamespace
 from typing import Any

@@ -3,8 +3,6 @@
 Its weights travel as (head words, 8 words of nibbles), its activations as 20 words of two pad40 units.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from numba import float32, int32, int64, uint32

@@ -6,8 +6,6 @@ group   where its scales and minima are: a byte selector, then masks of own, upp
 piece   weights: four words of head, eight of nibbles
 """
 
-from __future__ import annotations
-
 import functools
 from types import SimpleNamespace
 from typing import Any

@@ -6,8 +6,6 @@ A unit travels as a flat tuple of uint32 words:
     group order  4 nibble words, 2 high words, and the same tail
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Quantising float32 values to one pad40 block: the steps, and the warp that makes a block."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sums of a warp and of a block, in the reference order (probes/formats/reduction.py)."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -4,8 +4,6 @@ Twin of kernels_cu/mbarrier.cuh and the first part of ring_gated.cuh. All clobbe
 crosses them. Barriers and copies of 16 bytes need sm_80, bulk copies and prefetches sm_90.
 """
 
-from __future__ import annotations
-
 import functools
 from types import SimpleNamespace
 from typing import Any

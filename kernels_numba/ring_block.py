@@ -5,8 +5,6 @@ virtual warps that own a unit. A place in it is four more: a tile's data, sums a
 slot's barriers.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

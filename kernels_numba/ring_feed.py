@@ -18,8 +18,6 @@ A block is put together from three namespaces. A tile travels as its first row a
              all_asked(h)                                lane 0, static schedule: the last tile was asked for
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -3,8 +3,6 @@
 Twin of kernels_cu/ring_gated.cuh, which says how and why. j = (weights, q8, words, nf).
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -10,8 +10,6 @@ piece(row address, place)        its weights out of shared memory
 term(piece, held, group)         its term of the reference order
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

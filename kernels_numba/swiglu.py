@@ -1,7 +1,5 @@
 """The fixed float32 exp and SwiGLU, step for step as probes/formats/swiglu.py states them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from numba import float32, int32, uint32
