@@ -47,31 +47,22 @@ class ResourcesHead:
 
 
 @cache
-def _resources() -> tuple[ResourcesHead, dict[Key, Resources]]:
+def recorded() -> tuple[ResourcesHead, dict[Key, Resources]]:
+    """Tools and source digests, and resources by (backend, kernel, arch). Unavailable where none is recorded."""
     if not PATH.is_file():
         do = f"to compile the kernels and record them run `{RESOURCES_COMMAND}`"
         raise Unavailable(f"no recorded kernel resources; {do}")
     return parse_resources(PATH.read_text(encoding="utf-8"))
 
 
-def load_resources() -> dict[Key, Resources]:
-    """(backend, kernel name, arch) -> Resources, as recorded. Unavailable if nothing was recorded yet."""
-    return dict(_resources()[1])
-
-
-def resources_head() -> ResourcesHead:
-    """Tool versions and source digests of the recorded resources. Unavailable as in load_resources."""
-    return _resources()[0]
-
-
 def archs() -> tuple[str, ...]:
     """The targets that resources are recorded for."""
-    return tuple(sorted({arch for _, _, arch in _resources()[1]}))
+    return tuple(sorted({arch for _, _, arch in recorded()[1]}))
 
 
 def recorded_resources(backend: Backend, name: str, arch: str) -> Resources:
     """Resources of one kernel. Unavailable, naming the architectures there are, if it was not recorded."""
-    known = _resources()[1]
+    known = recorded()[1]
     if found := known.get((backend, name, arch)):
         return found
     there = sorted(a for b, n, a in known if (b, n) == (backend, name))

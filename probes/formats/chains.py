@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 U32: TypeAlias = NDArray[np.uint32]
 
 
-class Constants(NamedTuple):
+class ChainConstants(NamedTuple):
     """Compile-time constants that both kernel languages read."""
 
     tile: int  # bytes of one block's tile
@@ -28,7 +28,7 @@ class Constants(NamedTuple):
     mix: int  # an odd factor
 
 
-CONSTANTS: Final = Constants(tile=16384, narrow=4, wide=48, mix=0x9E3779B1)
+CONSTANTS: Final = ChainConstants(tile=16384, narrow=4, wide=48, mix=0x9E3779B1)
 FACTOR, STEP = 1664525, 1013904223  # m and c of the compute chain; any odd m keeps every word different
 
 

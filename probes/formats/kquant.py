@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from probes.core.types import QK_K, UNIT, BadInput, Shape
 from probes.formats import q8
-from probes.formats.q8 import F32, F64, U8
+from probes.formats.q8 import F32, U8
 from probes.formats.reduction import CHUNK_VALUES, reduce_units, spread
 
 
@@ -88,18 +88,3 @@ def reference(
         terms = halves[..., 0::2] + halves[..., 1::2]
         out[first : first + step] = reduce_units(terms.transpose(1, 0, 2).reshape(part.shape[1], -1))
     return out
-
-
-def bounded(
-    raw: U8, x8: U8, rows: NDArray[np.int64], form: Format, of: Callable[[U8, F64], tuple[F64, F64]]
-) -> tuple[F64, F64]:
-    """`of(some of the rows, activations f64[id])` over all of `rows`, in chunks: (f64[k], f64[k])."""
-    values = blocks(raw, form).shape[1] * QK_K
-    activations = q8.dequantise(x8).astype(np.float64)
-    if activations.size != values:
-        raise BadInput(f"{activations.size} activations do not fit weight rows of {values} values")
-    out = np.empty((2, len(rows)))
-    step = max(1, CHUNK_VALUES // values)
-    for first in range(0, len(rows), step):
-        out[:, first : first + step] = of(raw[rows[first : first + step]], activations)
-    return out[0], out[1]

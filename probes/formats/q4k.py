@@ -1,4 +1,4 @@
-"""q4_K weights: bytes, dequantising, random data, and the float32 oracle of the reference order.
+"""q4_K weights: bytes, random data, and the float32 oracle of the reference order.
 
 A super-block holds 256 values in 144 bytes: `d` and `dmin` float16, 12 bytes that pack 8 six-bit scales and
 8 six-bit minima, `qs[128]`. Value = d * s * q - dmin * m, q in 0..15.
@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from probes.core.types import QK_K, Shape
 from probes.formats import kquant
-from probes.formats.q8 import F32, F64, U8
-from probes.formats.reduction import U32, U64, gamma, roundings
+from probes.formats.q8 import F32, U8
 
 BLOCK = 144  # bytes of one super-block of 256 values
 CHUNK = 64  # values in one unit of q4_K: two sub-blocks, two q8 blocks
@@ -47,18 +46,6 @@ def _scales(blocks: U8) -> tuple[F32, F32, F32, F32]:
     return s.astype(np.float32), m.astype(np.float32), halves[..., 0:1], halves[..., 1:2]
 
 
-def dequantise(raw: U8) -> F32:
-    """Values of `raw` u8[..., nbe * 144] as f32[..., id], to the bit those of ggml.
-
-    d * s, dmin * m and (d * s) * q are exact in float32 (11 + 6 + 4 bits); the subtraction rounds.
-    """
-    blocks = kquant.blocks(raw, FORM)
-    s, m, d, dmin = _scales(blocks)
-    q = _decode(blocks).astype(np.float32).reshape(*blocks.shape[:-1], QK_K // SUB, SUB)
-    values = (d * s)[..., None] * q - (dmin * m)[..., None]
-    return values.reshape(*raw.shape[:-1], -1)
-
-
 def random_raw(shape: Shape, seed: int) -> U8:
     """Seeded random weights u8[od, nbe * 144], as `kquant.random_raw`."""
     return kquant.random_raw(shape, seed, FORM)
@@ -81,39 +68,3 @@ def reference(raw: U8, x8: U8, rows: NDArray[np.int64] | None = None) -> F32:
 def _contributions(blocks: U8, d8: F32, dot: F32, sx: F32) -> F32:
     s, m, d, dmin = _scales(blocks)
     return d8 * ((s * d) * dot - (m * dmin) * sx)
-
-
-def float64_bound(raw: U8, x8: U8, rows: NDArray[np.int64]) -> tuple[F64, F64]:
-    """What `reference` may differ from: (exact product f64[k], bound on |reference - product| f64[k]).
-
-    The product of the dequantised weights and activations in float64 shares no arithmetic with `reference`.
-
-    The bound. A sub-block contributes d8 * (p - o) with p = s * d * dot and o = m * dmin * sx. The
-    oracle makes s * d and m * dmin exactly (6 + 11 bits), then rounds at * dot and * sx, at the
-    subtraction, at * d8, and at the chunk's own addition: 4 for p and 4 for o; then come the
-    `roundings(units)` additions of the reference order. Nothing under- or overflows (the smallest
-    non-zero magnitude is 2^-48), so with u = 2^-24 the oracle is within
-    gamma(4 + roundings, u) * sum |d8| * (|p| + |o|) of the sum of the exact d8 * (p - o).
-    Each dequantised weight w itself is one rounding, u * |w| / (1 - u) at most, away from
-    d * s * q - dmin * m: sum of that times |activation| more. The float64 sums of at most `id`
-    terms add gamma(id, 2^-53) of either sum.
-    """
-    return kquant.bounded(raw, x8, rows, FORM, _bound)
-
-
-def _bound(raw: U8, activations: F64) -> tuple[F64, F64]:
-    blocks, values = kquant.blocks(raw, FORM), activations.size
-    groups = activations.reshape(-1, QK_K // SUB, SUB)
-    products = dequantise(raw).astype(np.float64) * activations
-    s, m, d, dmin = (a.astype(np.float64) for a in _scales(blocks))
-    q = _decode(blocks).astype(np.float64).reshape(len(raw), *groups.shape)
-    p = np.abs(s * d * (q * groups).sum(axis=3))
-    o = np.abs(m * dmin * groups.sum(axis=2))
-    terms = (p + o).sum(axis=(1, 2))
-    weight_part = np.abs(products).sum(axis=1)
-    bound = (
-        gamma(4 + roundings(values // CHUNK), U32) * terms
-        + gamma(1, U32) * weight_part
-        + 2.0 * gamma(values, U64) * (terms + weight_part)
-    )
-    return products.sum(axis=1), bound

@@ -1,4 +1,4 @@
-"""q6_K weights: bytes, dequantising, random data, and the float32 oracle of the reference order.
+"""q6_K weights: bytes, random data, and the float32 oracle of the reference order.
 
 A super-block holds 256 values in 210 bytes: `ql[128]` low 4 bits, `qh[64]` high 2 bits, `sc[16]`
 int8 scales (one per 16 values), `d` float16. Value = d * sc * (q - 32), q in 0..63.
@@ -16,10 +16,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.core.types import QK_K, UNIT, Shape
+from probes.core.types import QK_K, Shape
 from probes.formats import kquant
-from probes.formats.q8 import F32, F64, U8
-from probes.formats.reduction import U32, U64, gamma, roundings
+from probes.formats.q8 import F32, U8
 
 BLOCK = 210  # bytes of one super-block of 256 values
 SUB = 16  # values that share one scale
@@ -51,18 +50,6 @@ def decode_values(raw: U8) -> NDArray[np.int8]:
     return _decode(kquant.blocks(raw, FORM)).reshape(*raw.shape[:-1], -1).view(np.int8)
 
 
-def dequantise(raw: U8) -> F32:
-    """Values of `raw` u8[..., nbe * 210] as f32[..., id], to the bit those of ggml.
-
-    (d * sc) * (q - 32) is exact in float32: 11 + 7 + 5 significant bits, 24 available.
-    """
-    blocks = kquant.blocks(raw, FORM)
-    sc, d = _scales(blocks)
-    q = _decode(blocks).astype(np.float32).reshape(*blocks.shape[:-1], QK_K // SUB, SUB)
-    values = (d * sc)[..., None] * (q - np.float32(32.0))
-    return values.reshape(*raw.shape[:-1], -1)
-
-
 def random_raw(shape: Shape, seed: int) -> U8:
     """Seeded random weights u8[od, nbe * 210], as `kquant.random_raw`."""
     return kquant.random_raw(shape, seed, FORM)
@@ -81,26 +68,3 @@ def reference(raw: U8, x8: U8, rows: NDArray[np.int64] | None = None) -> F32:
 def _contributions(blocks: U8, d8: F32, dot: F32, sx: F32) -> F32:
     sc, d = _scales(blocks)
     return ((d8 * sc) * d) * (dot - np.float32(32.0) * sx)
-
-
-def float64_bound(raw: U8, x8: U8, rows: NDArray[np.int64]) -> tuple[F64, F64]:
-    """What `reference` may differ from: (exact product f64[k], bound on |reference - product| f64[k]).
-
-    The product of the dequantised weights and activations in float64 shares no arithmetic with `reference`.
-
-    The bound. Write a sub-block's contribution as s = d8 * sc * d * dot, exactly. The oracle makes
-    d8 * sc exactly (11 + 7 bits), then rounds at * d, at * dot, and at the unit's own addition: 3;
-    then come the `roundings(units)` additions of the reference order. Each rounding multiplies by
-    1 + e, |e| <= u = 2^-24; nothing underflows (the smallest non-zero product is 2^-48) or overflows
-    (the largest sum is below 2^80). Hence |reference - sum s| <= gamma(3 + roundings, u) * sum |s|.
-    In float64 the weights (23 bits) times the activations (18 bits), and their sum over the 16 values
-    of a sub-block (an integer below 2^23 times two 11-bit scales), are exact. Only the sum over the n
-    sub-blocks rounds: gamma(n, 2^-53) * sum |s| more, and as much again for sum |s| itself.
-    """
-    return kquant.bounded(raw, x8, rows, FORM, _bound)
-
-
-def _bound(raw: U8, activations: F64) -> tuple[F64, F64]:
-    s = (dequantise(raw).astype(np.float64) * activations).reshape(len(raw), -1, SUB).sum(axis=2)
-    relative = gamma(3 + roundings(activations.size // UNIT), U32) + 2.0 * gamma(s.shape[1], U64)
-    return s.sum(axis=1), relative * np.abs(s).sum(axis=1)

@@ -20,7 +20,6 @@ from probes.formats.q8 import F32
 
 WARP = 32  # virtual threads in one virtual warp
 CHUNK_VALUES = 1 << 20  # weights that the oracles decode at a time: 4 MB as float32 stay in cache
-U32, U64 = 2.0**-24, 2.0**-53  # unit roundoff of float32 and float64, round to nearest
 
 
 def butterfly(lanes: F32) -> F32:
@@ -46,20 +45,6 @@ def reduce_units(terms: F32) -> F32:
     for warp in butterfly(acc.reshape(rows, -1, WARP)).T:
         total += warp
     return total
-
-
-def roundings(units: int) -> int:
-    """Float32 additions that one unit's term passes through, counting only those that can round.
-
-    Of a thread's ceil(units / 256) additions the first is to 0.0 and exact; the butterfly makes 5;
-    of the 8 warp additions the first is to 0.0 and exact.
-    """
-    return (-(-units // VIRTUAL_THREADS) - 1) + 5 + (VIRTUAL_THREADS // WARP - 1)
-
-
-def gamma(k: int, u: float) -> float:
-    """Higham's k*u / (1 - k*u): k roundings of unit roundoff u change a product by no more."""
-    return k * u / (1.0 - k * u)
 
 
 def spread(x: NDArray[np.int8], group: int) -> F32:

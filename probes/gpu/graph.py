@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probes.gpu.driver import call, fail, released
-from probes.gpu.kernels import Launch, Step
+from probes.gpu.kernels import Launch, Launches
 
 
 @dataclass
@@ -37,9 +37,9 @@ class Eager(Graph):
     _ready: list[tuple[Any, Any, tuple[Any, ...]]]
 
     @classmethod
-    def of(cls, stream: Any, launches: Iterable[Launch | Step]) -> Eager:
+    def of(cls, stream: Any, launches: Iterable[Launch | Launches]) -> Eager:
         """The launches made ready, so that a replay costs no more than the launches themselves."""
-        flat = [x for s in launches for x in (s.launches if isinstance(s, Step) else (s,))]
+        flat = [x for s in launches for x in (s.launches if isinstance(s, Launches) else (s,))]
         made = cls(len(flat), None, stream)
         made._ready = [(x.kernel, x.core_config(), x.args) for x in flat]
         return made
@@ -55,7 +55,7 @@ class Eager(Graph):
                 fail(f"launching {kernel.name}", error)
 
 
-def capture(stream: Any, launches: Iterable[Launch | Step]) -> Graph:
+def capture(stream: Any, launches: Iterable[Launch | Launches]) -> Graph:
     """Capture the launches in order on `stream`, instantiate and upload the graph."""
     from cuda.bindings import driver
 

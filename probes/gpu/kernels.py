@@ -97,7 +97,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Step:
+class Launches:
     """Several launches in order that count as one: a pair of kernels, a chain."""
 
     launches: tuple[Launch, ...]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from probes.core.types import LaunchConfig, Progress, WrongResult
 from probes.gpu.driver import call, tried
 from probes.gpu.graph import Eager, Graph, capture
-from probes.gpu.kernels import Kernel, Launch, Step
+from probes.gpu.kernels import Kernel, Launch, Launches
 from probes.gpu.memory import Buffer
 from probes.verdict import intervals
 
@@ -57,7 +57,7 @@ class Arm:
     """One thing to time: a launch (or a step of several) per weight copy, and the checks before and after."""
 
     name: str
-    launches: Sequence[Launch | Step]
+    launches: Sequence[Launch | Launches]
     output: Output
     graphs: tuple[Graph, Graph] | None = field(default=None, repr=False)
     also: tuple[Output, ...] = ()  # further outputs of a launch, checked like the first

@@ -18,7 +18,7 @@ from probes.engine.profile import once
 from probes.formats import checksum
 from probes.formats.checksum import bits
 from probes.gpu import timing
-from probes.gpu.kernels import Kernel, Launch, Step, int32
+from probes.gpu.kernels import Kernel, Launch, Launches, int32
 from probes.gpu.memory import Buffer
 from probes.gpu.timing import Arm, Output
 from probes.l3 import data, plan, table
@@ -128,14 +128,14 @@ class FusionArms(Arms):
             zeros = np.zeros(count, np.uint32)
             counters = d.stack.enter_context(Buffer.of(zeros))
             kept, words = (Output(counters, zeros.size, zeros),), counters.address
-        launches: list[Launch | Step] = []
+        launches: list[Launch | Launches] = []
         for k in range(d.copies):
             reader = _reader(planned, kernels[v.reader], d, d.copy(k), target, words)
             if not v.finisher:
                 launches.append(reader)
                 continue
             args = (*target, q8.address, int32(nf))
-            launches.append(Step((reader, Launch(kernels[v.finisher], plan.finish_config(nf), args))))
+            launches.append(Launches((reader, Launch(kernels[v.finisher], plan.finish_config(nf), args))))
         return Arm(name, launches, outputs[0], also=tuple(outputs[1:]), kept=kept)
 
     def reads(self, material: GateUp, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from probes.core.types import BadInput, Shape
 from probes.formats import gguf as gguf_file
 from probes.formats import kquant, q4k, q8
+from tests.formats.bounds import q4k_bound, q4k_values
 
 DATA = Path(__file__).parents[1] / "data"
 GGUF = DATA / "minilm-ffn_down-48rows.gguf"
@@ -55,7 +56,7 @@ def naive_row(row: bytes, x8: bytes) -> np.float32:
 
 def test_dequantise_matches_ggml_to_the_bit() -> None:
     golden = np.load(DATA / "ggml-golden.npz")
-    got = q4k.dequantise(golden["q4k_rows"])
+    got = q4k_values(golden["q4k_rows"])
     np.testing.assert_array_equal(got.view(np.uint32), golden["q4k_dequant"].view(np.uint32))
     assert np.abs(got - golden["f32"]).max() < 0.1 * np.abs(golden["f32"]).max()
 
@@ -90,7 +91,7 @@ def test_oracle_within_the_derived_bound_on_real_weights(seed: int) -> None:
     raw, shape = gguf_file.read(GGUF, "blk.0.ffn_down_q4.weight", "Q4_K")
     assert shape == Shape(48, 1536)
     x8 = q8.random_x8(shape.id, seed)
-    exact, bound = q4k.float64_bound(raw, x8, np.arange(48))
+    exact, bound = q4k_bound(raw, x8, np.arange(48))
     error = np.abs(q4k.reference(raw, x8).astype(np.float64) - exact)
     assert (error <= bound).all()
     assert error.max() > 0
@@ -100,7 +101,7 @@ def test_oracle_within_the_derived_bound_on_real_weights(seed: int) -> None:
 def test_the_bound_catches_one_wrong_bit_of_a_scale() -> None:
     raw, shape = gguf_file.read(GGUF, "blk.0.ffn_down_q4.weight", "Q4_K")
     x8 = q8.random_x8(shape.id, seed=0)
-    exact, bound = q4k.float64_bound(raw, x8, np.arange(48))
+    exact, bound = q4k_bound(raw, x8, np.arange(48))
     wrong = raw.copy()
     wrong[:, 4] ^= 1
     error = np.abs(q4k.reference(wrong, x8).astype(np.float64) - exact)
@@ -131,6 +132,6 @@ def test_check_scales_names_the_block(at: int, name: str, bits: int, text: str) 
 
 def test_wrong_shapes_are_refused() -> None:
     with pytest.raises(BadInput, match="multiple of 144"):
-        q4k.dequantise(np.zeros((1, 210), np.uint8))
+        q4k_values(np.zeros((1, 210), np.uint8))
     with pytest.raises(BadInput, match="256 activations do not fit weight rows of 512"):
         q4k.reference(q4k.random_raw(Shape(1, 512), seed=0), q8.random_x8(256, seed=0))
