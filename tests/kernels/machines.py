@@ -63,6 +63,15 @@ def written(out: NDArray[Any], what: str = "") -> NDArray[np.uint32]:
     return out[:-1].view(np.uint32)
 
 
+def ring(
+    units: int, stride: int, rows: int, stages: int, grid: int, drawn: bool, sets: int = 1, others: int = 1
+) -> pipeline.Plan:
+    """A ring of any geometry, whether or not some GPU would have it."""
+    block = 32 * (pipeline.consumer_warps(units) * sets + others)
+    config = LaunchConfig(grid, block, stages * pipeline.stage_bytes(rows, stride))
+    return pipeline.Plan(config, rows, stages, drawn)
+
+
 class Host:
     """What both emulators are alike in."""
 
