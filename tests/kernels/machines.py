@@ -96,9 +96,13 @@ class HostCpp(Host):
 
     def run(
         self, kernel: str, args: Sequence[Any], grid: int, block: int = 256, smem: int = 0, *, order: int = 0,
-        at_once: bool = False, few: bool = False,
+        at_once: bool = False, few: bool = False, pdl: bool = False,
     ) -> list[int]:  # fmt: skip
-        """One launch. few: the first and the last block are enough, where all take long. Returns who ran."""
+        """One launch; returns the blocks that ran.
+
+        order: one of `orders`, or any other. at_once: blocks wait for each other. few: the first and the last
+        block are enough, where all take long. pdl: as a dependent, which means nothing on the host.
+        """
         near = [aligned(a) if isinstance(a, np.ndarray) and a.ctypes.data % 16 else a for a in args]
         words = [a.ctypes.data if isinstance(a, np.ndarray) else 0 if a is None else a for a in near]
         lib = self.library(stem(kernel))
@@ -145,7 +149,7 @@ class HostNumba(Host):
 
     def run(
         self, kernel: str, args: Sequence[Any], grid: int, block: int = 256, smem: int = 0, *, order: int = 0,
-        at_once: bool = False, few: bool = False,
+        at_once: bool = False, few: bool = False, pdl: bool = False,
     ) -> list[int]:  # fmt: skip
         """As `HostCpp.run`."""
         memory = [_typed(a, kind) for a, kind in zip(args, _kinds(kernel), strict=True)]
@@ -195,7 +199,7 @@ class Gpu:
 
     def run(
         self, kernel: str, args: Sequence[Any], grid: int, block: int = 256, smem: int = 0, *, order: int = 0,
-        at_once: bool = False, few: bool = False,
+        at_once: bool = False, few: bool = False, pdl: bool = False,
     ) -> list[int]:  # fmt: skip
         """As `HostCpp.run`."""
         from probes.gpu.kernels import Launch, int32
@@ -212,7 +216,7 @@ class Gpu:
                 else ctypes.c_float(a) if isinstance(a, float) else int32(a)
                 for a in args
             ]  # fmt: skip
-            Launch(loaded, LaunchConfig(grid, block, smem), tuple(own)).enqueue(self.bench.gpu.stream)
+            Launch(loaded, LaunchConfig(grid, block, smem, pdl), tuple(own)).enqueue(self.bench.gpu.stream)
             for key, a in arrays.items():
                 if a.flags.writeable:
                     a[...] = device[key].download(a.dtype, a.size).reshape(a.shape)
@@ -244,6 +248,22 @@ def _made(name: str, request: pytest.FixtureRequest) -> Any:
     if name not in _GPUS:
         _GPUS[name] = Gpu(request.getfixturevalue("bench"), backend)
     return _GPUS[name]
+
+
+def loaded(bench: Any, stem: str, since: tuple[int, int] = (0, 0)) -> dict[Backend, dict[str, Any]]:
+    """A file's kernels in every language that works here; skips where none does, or on an older GPU."""
+    if bench.gpu.facts.compute_capability < since:
+        pytest.skip(f"needs sm_{since[0]}{since[1]}, this GPU is {bench.gpu.facts.arch}")
+    names, out, why = numba_compile.names(stem), dict[Backend, dict[str, Any]](), dict[Backend, str]()
+    bench.compile({stem: names})
+    for backend in LOADERS:
+        try:
+            out[backend] = bench.kernels(stem, names, backend)
+        except Unavailable as error:
+            why[backend] = str(error)
+    if not out:
+        pytest.skip(str(why))
+    return out
 
 
 @pytest.fixture(params=[*HOSTS, *GPUS])
