@@ -15,7 +15,7 @@ from functools import cache
 
 import pytest
 
-pytest_plugins = ["tests.fixtures"]
+pytest_plugins = ["tests.fixtures", "tests.kernels.machines"]
 
 MOST_PROCESSES = 8
 """The longest file takes an eighth of the suite's time: more processes would wait for it, at 0.5 GB each."""

@@ -21,14 +21,14 @@ from probes.engine import machine_code
 from probes.engine.bench import Bench
 from probes.engine.probe import Case
 from probes.formats import layer as decode_layer
+from probes.formats.layouts import LAYOUTS
 from probes.gpu import facts, timing
 from probes.l1 import table as l1
 from probes.l2 import chains as l2_chains
 from probes.l2 import overlap as l2_overlap
 from probes.l2 import table as l2
 from probes.l3 import table as l3
-from tests import host_driver
-from tests.host_calls import FAULTS
+from tests import host_calls, host_driver
 from tests.host_gpu import TWO_SMS, HostGpu, Launched, Running
 from tests.host_run import Commands
 
@@ -48,7 +48,7 @@ def on_host(name: str, folder: Path) -> ctypes.CDLL:
             pytest.fail(f"CI needs a host compiler: {error}")
         pytest.skip(str(error))
     (folder / "constants.gen.cuh").write_text(build.constants_header())
-    (folder / "layouts.gen.cuh").write_text(build.layouts_header())
+    (folder / "layouts.gen.cuh").write_text(build.layouts_header((*LAYOUTS, host_calls.MIRROR)))
     out = folder / f"{name}.so"
     includes = [f"-I{p}" for p in (folder, EMULATOR, build.HERE)]
     command = [compiler, *build.HOST_FLAGS, *includes, str(EMULATOR / f"{name}.cpp"), "-o", str(out)]
@@ -221,24 +221,17 @@ def small_l3(l3_gpu: HostGpu, monkeypatch: pytest.MonkeyPatch) -> HostGpu:
 def l3_on_fibers(l3_gpu: HostGpu, l3_on_host: ctypes.CDLL) -> HostGpu:
     """The same with the C++ kernels themselves, on host fibers."""
 
-    def fibers(name: str, types: str) -> Callable[..., None]:
-        function = getattr(l3_on_host, name.replace("l3_", "run_"))
-        kinds = [ctypes.c_void_p if t == "p" else ctypes.c_int32 for t in types]
-
+    def fibers(name: str) -> Callable[..., None]:
         def run(x: Running, *args: int) -> None:
             x.anywhere()
-            given = [kind(a) for kind, a in zip(kinds, args, strict=True)]
-            if types.endswith("iiii"):  # a ring
-                config = x.launch.block, ctypes.c_int64(x.launch.smem)
-                assert FAULTS[function(*given, x.launch.grid, *config, 0)] == "none"
-            else:
-                function(*given, x.launch.grid, 0)
+            own = x.launch
+            host_calls.run(l3_on_host, name, args, own.grid, own.block, own.smem, at_once=name == "l3_form_c")
 
         return run
 
     for name, kernel in l3_gpu.kernels.items():
         if name.startswith("l3_"):
-            l3_gpu.kernels[name] = replace(kernel, run=fibers(name, kernel.args))
+            l3_gpu.kernels[name] = replace(kernel, run=fibers(name))
     return l3_gpu
 
 

@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 import ctypes
+import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-FAULTS = "none, hang, double init, unknown barrier, too many arrivals, bad copy, copy left over".split(", ")
-"""A ring's faults by the number that its run returns (cuda_on_host/ring.h)."""
+from probes.formats.layouts import Layout, Piece
+
+MIRROR = Layout(
+    "mirror", "group", Piece(80, 128, 0), Piece(16, 64, 0), Piece(0, 16, 0), Piece(208, 2, 0), 210
+)
+"""A made-up fifth layout, the planes in another order: one row, and every twin serves it."""
+
+FAULTS = (
+    "none, hang, double init, unknown barrier, too many arrivals, bad copy, copy left over, wrong arguments"
+).split(", ")
+"""What ended a run, by the number that it returns (cuda_on_host/ring.h)."""
 
 
 def pointer(array: NDArray[Any] | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(None if array is None else array.ctypes.data)
 
 
-def aligned(array: NDArray[Any]) -> NDArray[np.uint8]:
+def aligned(array: NDArray[Any]) -> NDArray[Any]:
     """A copy on a multiple of 16, as bulk copies need it."""
     room = np.empty(array.nbytes + 16, np.uint8)
     start = -room.ctypes.data % 16
-    out = room[start : start + array.nbytes]
-    out[:] = array.reshape(-1).view(np.uint8)
+    out = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    out[...] = array
     return out
+
+
+def run(
+    lib: ctypes.CDLL, kernel: str, args: Sequence[int | float], grid: int, block: int, smem: int = 0,
+    order: int = 0, at_once: bool = False,
+) -> None:  # fmt: skip
+    """One launch on fibers: addresses, ints and float32 values; threads, blocks and copies in one `order`."""
+    words = [struct.unpack("<I", struct.pack("<f", a))[0] if isinstance(a, float) else a for a in args]
+    given = (ctypes.c_uint64 * len(words))(*(w % 2**64 for w in words))
+    end = grid, block, ctypes.c_int64(smem), ctypes.c_uint(order), ctypes.c_bool(at_once)
+    fault = getattr(lib, f"run_{kernel}")(given, len(words), *end)
+    assert FAULTS[fault] == "none", f"{kernel}: {FAULTS[fault]}"
 
 
 def global_piece(ops: Any, grouped: bool) -> Any:

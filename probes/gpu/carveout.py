@@ -11,7 +11,10 @@ from probes.gpu.driver import call
 
 
 def reset() -> list[str]:
-    """Set the current context's carve-out to 0; a line on what it was and whether that worked, if any."""
+    """Set the current context's carve-out to 0; a line where it stays.
+
+    One that is given back changes nothing: an H200's contexts begin with 11 MiB of it.
+    """
     from cuda.bindings import driver
 
     limit = driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE
@@ -28,6 +31,4 @@ def reset() -> list[str]:
         kept = "the driver keeps it" if int(call("cuCtxGetLimit", limit)) else ""
     except (Unavailable, Fault) as error:
         kept = f"it cannot be reset ({error})"
-    if kept:
-        return [f"{subject}: {kept}; reads of what fits the L2 take longer"]
-    return [f"{subject} was reset: persisting accesses keep no part of the L2"]
+    return [f"{subject}: {kept}; reads of what fits the L2 take longer"] if kept else []

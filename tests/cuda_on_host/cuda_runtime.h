@@ -33,7 +33,20 @@ inline const char* cudaGetErrorString(int) { return ""; }
 struct Dim {
     int x = 0;
 };
-inline Dim threadIdx, blockIdx;
+inline Dim threadIdx, blockIdx, gridDim;
+
+template <class T>
+T __ldg(const T* p) {
+    return *p;
+}
+template <class T>
+void atomicMin(T* p, T value) {
+    *p = std::min(*p, value);
+}
+template <class T>
+void atomicMax(T* p, T value) {
+    *p = std::max(*p, value);
+}
 
 namespace host {
 

@@ -14,13 +14,14 @@
 #include <array>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #define __CUDACC__
 #define PROBES_FIBERS
 
 namespace host {
 
-enum Fault { kNone, kHang, kDoubleInit, kUnknownBarrier, kTooManyArrivals, kBadCopy, kCopyLeftOver };
+enum Fault { kNone, kHang, kDoubleInit, kUnknownBarrier, kTooManyArrivals, kBadCopy, kCopyLeftOver, kWrongArguments };
 
 struct State {
     int arrivals, pending;
@@ -241,4 +242,36 @@ inline int ring_launch(int grid, int block, size_t smem, unsigned seed, const st
     }
     return host::fault;
 }
+
+// One of a kernel's arguments out of the lowest bytes of a word.
+template <class T>
+T argument(uint64_t word) {
+    T out;
+    std::memcpy(&out, &word, sizeof out);
+    return out;
+}
+
+template <class... P, size_t... I>
+int run(void (*kernel)(P...), std::index_sequence<I...>, const uint64_t* words, int grid, int block, int64_t smem,
+        unsigned seed, bool at_once) {
+    gridDim.x = grid;
+    return ring_launch(grid, block, smem, seed, [=] { kernel(argument<P>(words[I])...); }, at_once);
+}
+template <class... P>
+constexpr int arguments(void (*)(P...)) {
+    return sizeof...(P);
+}
 }  // namespace host
+
+// run_KERNEL(arguments as words, how many, grid, block, shared memory, order, whether all blocks run at once): its
+// fault, 0 for none.
+#define RUN(kernel)                                                                                                     \
+    extern "C" int run_##kernel(const uint64_t* words, int count, int grid, int block, int64_t smem, unsigned seed,     \
+                                bool at_once) {                                                                         \
+        constexpr int wanted = host::arguments(kernel);                                                                 \
+        return count == wanted ? host::run(kernel, std::make_index_sequence<wanted>(), words, grid, block, smem, seed,  \
+                                           at_once)                                                                     \
+                               : host::kWrongArguments;                                                                 \
+    }
+extern "C" int64_t most_copies() { return host::most_copies; }
+extern "C" int64_t prefetches() { return host::prefetches; }

@@ -1,4 +1,4 @@
-"""L2 kernels and launches on a GPU: the oracle's bits in every kind, edges, replays, overlap, and the race.
+"""L2's launches on a GPU: whole chains in every arm, graphs and their edges, replays, overlap, and the race.
 
 The race: a producer lets its successor start, sleeps, then writes. With the wait the consumer sees what was
 written; the plain kind, a copy of the same kernel with the wait taken out, sees what was there before.
@@ -6,7 +6,7 @@ written; the plain kind, a copy of the same kernel with the wait taken out, sees
 
 from __future__ import annotations
 
-import ctypes
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,18 +14,23 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from probes import cli, l2, l2_chains, l2_decode, l2_launch, l2_make, l2_measure
-from probes.core.types import LaunchConfig, Unavailable
-from probes.engine.bench import BACKENDS
-from probes.formats import chains, checksum
+from probes import cli
+from probes.core.types import LaunchConfig, Shape
+from probes.device.tuning import Geometry
+from probes.engine import arms as binding
+from probes.engine import judge, run
 from probes.formats import layer as decode_layer
-from probes.formats.layer import TINY
+from probes.formats import q4k, q6k, q8
 from probes.formats.layouts import layout
 from probes.formats.packing import pack
 from probes.gpu.graph import capture
 from probes.gpu.kernels import Launch, int32
 from probes.gpu.memory import Buffer
-from tests.kernels.backends import built, of, sized
+from probes.l2 import analysis, arms, chains, data, plan, table
+from probes.l2.chains import ChainRing, Matrix
+from probes.l2.overlap import Chain, overlap, stable, waits
+from probes.l2.table import ChainCase, Launching
+from tests.kernels.machines import loaded
 
 pytestmark = pytest.mark.gpu
 
@@ -33,183 +38,190 @@ SLEEP_NS = 300_000
 
 
 @pytest.fixture(scope="module")
-def kernels(bench: Any) -> dict[str, Any]:
-    """Kernels by backend."""
-    if bench.gpu.facts.compute_capability < (9, 0):
-        pytest.skip(f"{l2.NEEDS}, this GPU is {bench.gpu.facts.arch}")
-    return built(lambda backend: bench.kernels("l2", [*l2_chains.kernel_names(), "l2_sleeper"], backend))
+def kernels(bench: Any) -> Any:
+    """L2's kernels by backend."""
+    return loaded(bench, "l2", (9, 0))
 
 
-def enqueue(
-    bench: Any, mine: Any, step: l2_chains.Step, kind: str, at: dict[str, int], pdl: bool = False
-) -> None:
-    args = [
-        at[a] if isinstance(a, str) else ctypes.c_float(a) if isinstance(a, float) else int32(a)
-        for a in step.args
-    ]
-    config = LaunchConfig(step.grid, step.block, pdl=pdl)
-    Launch(mine[step.entry_point(kind)], config, (*args, int32(0), 0)).enqueue(bench.gpu.stream)
+def case_of(chain: str, kv: int | None = None) -> ChainCase:
+    return ChainCase(id=chain, chain=chain, kv=kv)
 
 
-def device(stack: ExitStack, arrays: dict[str, NDArray[Any]]) -> dict[str, Buffer]:
-    return {name: stack.enter_context(Buffer.of(a)) for name, a in arrays.items()}
-
-
-def tiny(kv: int, stack: ExitStack) -> tuple[decode_layer.Data, NDArray[Any], dict[str, Buffer]]:
-    data, cache = decode_layer.data(TINY, 3), decode_layer.cache(TINY, kv, 4)
-    sizes = l2_chains.activation_bytes(kv, TINY)
-    found = device(
-        stack,
-        {
-            **{name: np.full(size, 0xFF, np.uint8) for name, size in sizes.items()},
-            "in": data.hidden, "out": data.hidden * np.nan, "gamma0": data.gamma[0], "gamma1": data.gamma[1],
-            "table": decode_layer.rope_table(kv - 1), "w.qkv": data.qkv, "w.o": data.o, "w.gate_up": data.gate_up,
-            "w.down": pack(data.down, layout("dpl")), "w.cache": cache,
-        },
-    )  # fmt: skip
-    return data, cache, found
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kind", ["plain", "entry", "late"])
-@pytest.mark.parametrize("kv", sized([1, 63, 64, 65, 700], [65]))
-def test_every_kernel_of_a_layer_equals_the_oracle(
-    bench: Any, kernels: Any, backend: str, kind: str, kv: int
-) -> None:
-    mine = of(kernels, backend)
-    with ExitStack() as stack:
-        data, cache, buffers = tiny(kv, stack)
-        want = decode_layer.run_layer(data, cache, data.hidden, decode_layer.rope_table(kv - 1), TINY)
-        at = {name: b.address for name, b in buffers.items()}
-        for step in l2_chains.decode_steps(kv, TINY):
-            enqueue(bench, mine, step, kind, at)
-            name = l2_chains.WRITES[step.name]
-            got = buffers["out" if name == "h" else name].download(want[name].dtype, want[name].size)
-            l2_launch.compare(got, want[name], f"{backend} {step.name}")
-        l2_launch.compare(buffers["w.cache"].download(np.uint8, cache.nbytes), cache, "cache")
+def opened(bench: Any, kernels: Any, case: ChainCase, stack: ExitStack) -> tuple[arms.ChainArms, arms.Opened]:
+    """A case's chains, held to the oracle as they are made."""
+    args = cli.parser("l2").parse_args([])
+    made = arms.ChainArms(bench, args, kernels, stack)
+    return made, made.open(case, table.variants(args, case), stack)
 
 
 @pytest.mark.parametrize("kv", [128, 3254])
 def test_a_14b_layer_equals_the_oracle_in_both_languages(bench: Any, kernels: Any, kv: int) -> None:
-    both = {b: k for b, k in kernels.items() if not isinstance(k, Unavailable)}
-    args = cli.parser("l2").parse_args([])
+    """Only a GPU runs a layer of that size: each kernel to the oracle, and one language to the other."""
     with ExitStack() as stack:
-        weights = l2_decode.Weights.make(bench, stack)
-        found = l2_decode.decode_chains(bench, args, l2.Case("decode13", kv), both, weights, stack)
-        assert len(found) == len(both) and found[0].output.want.size == 5120
+        _, found = opened(bench, kernels, case_of("decode13", kv), stack)
+        assert len(found.chains) == len(kernels)
+        assert next(iter(found.chains.values())).output.want.size == 5120
 
 
-@pytest.mark.small
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kind", ["plain", "entry", "late"])
-def test_the_synthetic_chains_equal_the_oracle(bench: Any, kernels: Any, backend: str, kind: str) -> None:
-    mine = of(kernels, backend)
-    tiles = 300
-    w = np.random.default_rng(1).integers(0, 256, tiles * chains.CONSTANTS.tile, dtype=np.uint8)
-    with ExitStack() as stack:
-        start = chains.start(tiles, 2)
-        b = device(stack, {"w": w, "start": start, "a": start, "b": start})
-        at = {name: x.address for name, x in b.items()} | {f"w.{k}": b["w"].address for k in range(24)}
-        for step in l2_chains.stream_steps(tiles):
-            enqueue(bench, mine, step, kind, at)
-        l2_launch.compare(
-            b["b"].download(np.uint32, tiles), chains.stream(checksum.read_xors(w), start), "stream"
-        )
-        for kernel, words in (("compute", 4), ("wide", 48)):
-            start = chains.start(77 * 256, 5)
-            b = device(stack, {"start": start, "a": start, "b": start})
-            at = {name: x.address for name, x in b.items()}
-            for step in l2_chains.compute_steps(77, kernel, 31):
-                enqueue(bench, mine, step, kind, at)
-            l2_launch.compare(
-                b["b"].download(np.uint32, start.size), chains.compute_fast(words, 31, start), kernel
-            )
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("in_graph", [False, True], ids=["stream", "graph"])
-def test_a_wait_that_is_missing_gives_a_wrong_result(
-    bench: Any, kernels: Any, backend: str, in_graph: bool
+@pytest.mark.parametrize(
+    "case", [case_of("ffn_down24"), case_of("attn_v24"), case_of("decode13_ring", 128)], ids=lambda c: c.id
+)
+def test_every_arm_of_a_ring_chain_is_right_in_both_languages(
+    bench: Any, kernels: Any, case: ChainCase
 ) -> None:
-    mine = of(kernels, backend)
-    n = 256
-    old, new, other = (np.full(n, x, np.float32) for x in (1.0, 2.0, 10.0))
-    (step,) = (s for s in l2_chains.decode_steps(1, TINY) if s.name == "add")
-    step = l2_chains.Step("add", "add", 1, step.args)
-    seen = {}
+    """Only a GPU replays the arms' graphs; eagerly on poisoned outputs before that."""
+    args = cli.parser("l2").parse_args([])
+    variants = table.variants(args, case)
     with ExitStack() as stack:
-        b = device(stack, {"in": old, "o": other, "middle": old * 0, "new": new})
-        at = {name: x.address for name, x in b.items()}
-        args = (at["new"], at["in"], int32(n), int32(SLEEP_NS))
-        producer = Launch(mine["l2_sleeper"], LaunchConfig(1, 256), args)
-        for kind in ("entry", "plain"):
-            own = (at["in"], at["o"], at["middle"], int32(0), 0)
-            consumer = Launch(mine[f"l2_add_{kind}"], LaunchConfig(1, 256, pdl=True), own)
-            for launch in (producer, consumer):  # once each, so that both are loaded
-                launch.enqueue(bench.gpu.stream)
-                bench.gpu.stream.sync()
-            b["in"].upload(old)
-            b["middle"].poison()
-            if in_graph:
-                graph = capture(bench.gpu.stream, [producer, consumer])
-                assert (graph.nodes, graph.edges, graph.programmatic) == (2, 1, 1)
-                graph.replay()
-                bench.gpu.stream.sync()
-                graph.close()
-            else:
-                producer.enqueue(bench.gpu.stream)
-                consumer.enqueue(bench.gpu.stream)
-            seen[kind] = b["middle"].download(np.float32, n)
-    np.testing.assert_array_equal(seen["entry"], new + other)
-    np.testing.assert_array_equal(seen["plain"], old + other, err_msg="a race that was not there")
+        made, found = opened(bench, kernels, case, stack)
+        bound = binding.bind("l2", plan, made, found, bench, case, variants, kernels, args)
+        every = [*bound.arms, *made.reads(found, list(kernels))]
+        reads = len(table.READS) if case.chain in chains.MATRICES else 0
+        assert not bound.skipped and len(every) == len(kernels) * (8 + reads)
+        for _, arm in every:
+            arm.build(bench.gpu.stream)
+            arm.recheck()
+            arm.close()
+
+
+@pytest.mark.parametrize("case", [case_of("attn_v24"), case_of("decode13_ring", 128)], ids=lambda c: c.id)
+def test_the_successor_s_ring_fills_under_its_predecessor(bench: Any, kernels: Any, case: ChainCase) -> None:
+    """Only a driver says how many blocks share an SM, and only loaded kernels are searched for their wait."""
+    with ExitStack() as stack:
+        _, found = opened(bench, kernels, case, stack)
+        for backend, chain in found.chains.items():
+            steps = plan.steps_of(case, bench.gpu.facts, backend)
+            for step in steps:
+                if step.smem_bytes:
+                    kernel = chain.kernels[step.entry_point("late")]
+                    assert kernel.blocks_per_sm(step.block, step.smem_bytes) >= chains.SHARE
+            for name in ("pdl_late_tail", "pdl_late_trigger"):
+                assert not waits(bench, chain, steps, table.arm(name)).missing
 
 
 @pytest.fixture(scope="module", params=["bandwidth24", "attn_v24", "ffn_down24"])
-def chain24(bench: Any, kernels: Any, request: pytest.FixtureRequest) -> Any:
+def chain24(bench: Any, kernels: Any, request: pytest.FixtureRequest) -> Iterator[Chain]:
     """A chain of 24 launches of the first backend that works."""
-    backend = next((b for b in BACKENDS if not isinstance(kernels[b], Unavailable)), None)
-    if backend is None:
-        pytest.skip(str(next(iter(kernels.values()))))
-    args = cli.parser("l2").parse_args([])
+    backend = next(iter(kernels))
     with ExitStack() as stack:
-        made = l2_make.Chains(bench, args, {backend: kernels[backend]}, stack)
-        (chain,) = made.of(l2.Case(request.param), stack)
-        yield chain
+        _, found = opened(bench, {backend: kernels[backend]}, case_of(request.param), stack)
+        yield found.chains[backend]
 
 
-@pytest.mark.parametrize("arm", [a for a in l2.ARMS if a.graph], ids=lambda a: a.name)
-def test_an_arm_s_graph_has_its_edges_and_replays_alike(bench: Any, chain24: Any, arm: l2.Arm) -> None:
-    if not l2.runs(arm, chain24.case.id):
+def steps_of(bench: Any, chain: Chain, arm: Launching) -> Any:
+    return plan.steps_of(chain.case, bench.gpu.facts, chain.backend, plain=arm.kind == "plain")
+
+
+@pytest.mark.parametrize("arm", [a for a in table.ARMS if a.graph], ids=lambda a: a.name)
+def test_an_arm_s_graph_has_its_edges_and_replays_alike(bench: Any, chain24: Chain, arm: Launching) -> None:
+    """Only a GPU has graphs."""
+    if not table.runs(arm, chain24.case.chain):
         pytest.skip("not an arm of this chain")
-    graph = capture(bench.gpu.stream, chain24.launches(arm, copies=1))
+    steps = steps_of(bench, chain24, arm)
+    graph = capture(bench.gpu.stream, chain24.launches(steps, arm, copies=1))
     assert (graph.nodes, graph.edges) == (24, 23)
-    assert graph.programmatic == (23 if l2.dispatch(arm, {}) else 0)
+    assert graph.programmatic == (23 if table.dispatch(arm, {}) else 0)
     graph.close()
-    told = l2_launch.stable(bench, chain24, arm, chain24.output, 1)
+    told = stable(bench, chain24, steps, steps_of(bench, chain24, table.arm(table.BASELINE)), arm)
     assert told == "200 replays equal to eager launches"
 
 
 @pytest.mark.parametrize("name", ["pdl_late_trigger", "pdl_late_tail"])
-def test_launches_overlap_where_they_are_let(bench: Any, chain24: Any, name: str) -> None:
-    if name == "pdl_late_tail" and chain24.case.id not in l2.RING:
+def test_launches_overlap_where_they_are_let(bench: Any, chain24: Chain, name: str) -> None:
+    """Only a GPU runs two launches at once."""
+    if name == "pdl_late_tail" and chain24.case.chain not in table.RING:
         pytest.skip("a block of one tile asks for its last weights just before it ends")
-    plain = l2_launch.overlap(bench, chain24, l2.arm("plain"))
-    early = l2_launch.overlap(bench, chain24, l2.arm(name))
+    plain, early = (
+        overlap(bench, chain24, steps_of(bench, chain24, a), a) for a in map(table.arm, ("plain", name))
+    )
     assert (plain.seconds <= 0).all(), "a plain graph does not overlap"
     assert early.median_s > 0 and (early.seconds > 0).mean() > 0.9
 
 
 def test_a_short_run_gives_rows_and_verdicts(bench: Any) -> None:
-    from probes import l2_report
-
+    """Only a GPU lets launches overlap, without which an arm proves nothing."""
     args = cli.parser("l2").parse_args(["--case", "decode13", "--kv", "128", "--arm", "pdl_late_trigger"])
-    rows = [r for rows in l2_measure.measure(bench, args) for r in rows]
+    rows = [r for rows in run.measured("l2", bench, args) for r in rows]
     for row in rows:
         row.check()
-    arms = [r for r in rows if r.samples_s and r.variant in {a.name for a in l2.ARMS}]
-    assert arms and all(r.bitwise for r in arms)
-    assert not [n for r in rows for n in r.notes if n.startswith(l2.MISSING)]
-    assert {r.verdict for r in l2_report.judge(rows, 0)} <= {
-        "INCONCLUSIVE",
-        "NO-GO",
-    }  # one KV length is missing
+    timed = [r for r in rows if r.samples_s and r.variant in {a.name for a in table.ARMS}]
+    if not timed:
+        pytest.skip(f"nothing runs here: {rows[0].skipped}")
+    assert all(r.bitwise for r in timed)
+    assert not [m for r in rows for m in r.missing]
+    verdicts = {r.verdict for r in judge.judge(rows, table.CONTESTS, analysis, 0)}
+    assert verdicts <= {"INCONCLUSIVE", "NO-GO"}  # one KV length is missing
+
+
+# The race
+
+
+def seen(
+    bench: Any,
+    producer: Launch,
+    consumer: Launch,
+    in_graph: bool,
+    before: tuple[Buffer, NDArray[Any]],
+    out: Buffer,
+) -> NDArray[np.uint32]:
+    """What the consumer made when it was launched as a dependent; its input is `before` at first."""
+    for launch in (producer, consumer):  # once each, so that both are loaded
+        launch.enqueue(bench.gpu.stream)
+        bench.gpu.stream.sync()
+    before[0].upload(before[1])
+    out.poison()
+    if in_graph:
+        graph = capture(bench.gpu.stream, [producer, consumer])
+        assert (graph.nodes, graph.edges, graph.programmatic) == (2, 1, 1)
+        graph.replay()
+        bench.gpu.stream.sync()
+        graph.close()
+    else:
+        producer.enqueue(bench.gpu.stream)
+        consumer.enqueue(bench.gpu.stream)
+    return out.download(np.uint32, out.size // 4)
+
+
+def sleeper(gpu: Any, source: Buffer, to: Buffer) -> Launch:
+    args = (source.address, to.address, int32(source.size // 4), int32(SLEEP_NS))
+    return Launch(gpu.kernel("l2_sleeper"), LaunchConfig(1, 256), args)
+
+
+@pytest.mark.parametrize("in_graph", [False, True], ids=["stream", "graph"])
+def test_a_wait_that_is_missing_gives_a_wrong_result(gpu: Any, in_graph: bool) -> None:
+    """Only a GPU starts a launch before its predecessor's end."""
+    old, new, other = (np.full(256, x, np.float32) for x in (1.0, 2.0, 10.0))
+    with ExitStack() as stack:
+        given, o, source = (stack.enter_context(Buffer.of(a)) for a in (old, other, new))
+        out = stack.enter_context(Buffer(1024))
+        for kind, sum_ in (("entry", new + other), ("plain", old + other)):
+            args = (given.address, o.address, out.address, int32(0), 0)
+            consumer = Launch(gpu.kernel(f"l2_add_{kind}"), LaunchConfig(1, 256, pdl=True), args)
+            got = seen(gpu.bench, sleeper(gpu, source, given), consumer, in_graph, (given, old), out)
+            np.testing.assert_array_equal(got.view(np.float32), sum_, err_msg=f"{kind}: a race, or none")
+
+
+@pytest.mark.parametrize("in_graph", [False, True], ids=["stream", "graph"])
+@pytest.mark.parametrize("form", ["q4k", "q6k"])
+def test_a_ring_without_its_wait_multiplies_what_was_there_before(
+    gpu: Any, form: str, in_graph: bool
+) -> None:
+    """Only a GPU starts a ring before its activations are written: late and entry wait for them."""
+    m = Matrix("m", form, Shape(1023, 5120))
+    raw = decode_layer.weights(m.shape, 3, "q4_K" if form == "q4k" else "q6_K")
+    old, new = data.activations(m, 4), q8.quantise(np.linspace(-2, 3, m.shape.id).astype(np.float32))
+    step = chains.step_of(m, ("w", "x", chains.NULL, "out"), ChainRing(Geometry(2, 1), 1), gpu.facts)
+    with ExitStack() as stack:
+        stored = raw if form == "q4k" else pack(raw, layout("dpl"))
+        w, x, source = (stack.enter_context(Buffer.of(a)) for a in (stored, old, new))
+        out = stack.enter_context(Buffer(4 * m.shape.od))
+        ints = [int32(int(a)) for a in step.args[4:]]
+        for kind, used in (("entry", new), ("late", new), ("plain", old)):
+            kernel = gpu.kernel(step.entry_point(kind))
+            kernel.make_room(step.smem_bytes)
+            config = LaunchConfig(step.grid, step.block, step.smem_bytes, True)
+            args = (w.address, x.address, 0, out.address, *ints, int32(chains.TAIL), 0)
+            producer = sleeper(gpu, source, x)
+            got = seen(gpu.bench, producer, Launch(kernel, config, args), in_graph, (x, old), out)
+            want = (q4k if form == "q4k" else q6k).reference(raw, used)
+            data.compare(got, want, f"{kind}: a race that was not there, or one")

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from probes import cli
-from probes.core.types import Unavailable
+from probes.core.types import BACKENDS, Unavailable
 from probes.device import pipeline, resources
 from probes.device.occupancy import occupancy, waves
-from probes.engine.bench import BACKENDS
+from probes.engine import probe
 
 pytestmark = pytest.mark.gpu
 
-STEMS = ("harness", *cli.PROBES, "l1_ring")
+STEMS = ("harness", *(stem for name in probe.names() for stem in probe.table(name).STEMS))
 
 
 def names(stem: str, backend: str, arch: str) -> list[str]:
@@ -24,12 +23,13 @@ def names(stem: str, backend: str, arch: str) -> list[str]:
 
     if backend == "cu":
         return [row.name for row in build.offline(f"{stem}.cu", arch)]
-    return sorted(numba_compile._kernels(stem, numba_compile.LAYOUTS))
+    return list(numba_compile.names(stem))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("stem", STEMS)
 def test_predicted_occupancy_is_the_drivers(bench: Any, stem: str, backend: Any) -> None:
+    """Only a driver tells the registers of a loaded kernel, and how many of its blocks share an SM."""
     facts = bench.gpu.facts
     try:
         kernels = bench.kernels(stem, names(stem, backend, facts.arch), backend)
@@ -44,8 +44,8 @@ def test_predicted_occupancy_is_the_drivers(bench: Any, stem: str, backend: Any)
             mine = known[backend, name, facts.arch]
             assert mine.registers == kernel.resources.registers, name
             assert mine.smem_bytes == kernel.resources.smem_bytes, name
-        for block in (32, 160, 256):
-            for smem in (0, 4096, 30000):
+        for block in (32, 64, 128, 160, 256):
+            for smem in (0, 1000, 4096, 20000, 30000):
                 if block > kernel.handle.attributes.max_threads_per_block:
                     continue
                 if kernel.resources.smem_bytes + smem > 48 << 10:

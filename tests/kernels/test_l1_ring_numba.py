@@ -1,4 +1,4 @@
-"""The protocol of Numba's ring, run as the Python it is on ring_on_host.py: every row once, nobody hangs.
+"""The protocol of Numba's ring, run as the Python it is on numba_on_host/ring.py: every row once, nobody hangs.
 
 What a consumer makes of a row is replaced by the row's first word for each unit, so that a row in the wrong
 place shows.
@@ -35,8 +35,8 @@ def make(ops: Any, most_held: int = 3, form: str = "ring") -> Any:
 
 
 def launch(
-    monkeypatch: pytest.MonkeyPatch, od: int, rows: int, stages: int, grid: int, drawn: bool, consumers: int,
-    nbe: int, sets: int = 1, most_held: int = 3, form: str = "ring",
+    od: int, rows: int, stages: int, grid: int, drawn: bool, consumers: int, nbe: int, sets: int = 1,
+    most_held: int = 3, form: str = "ring",
 ) -> None:  # fmt: skip
     """One launch, its blocks backwards; every row's sum and the counter are looked at."""
     weights = np.zeros((od, STRIDE // 4), np.int32)
@@ -44,7 +44,7 @@ def launch(
     out, counter = np.full(od + 1, -1.0, np.float32), np.zeros(1, np.uint32)
     args = (weights.view(np.uint8), out, counter if drawn else None, *map(np.int32, (nbe, od, rows, stages)))
     ring_on_host.launch(
-        monkeypatch, partial(make, most_held=most_held, form=form), args, grid, 32 * (sets * consumers + 1),
+        partial(make, most_held=most_held, form=form), args, grid, 32 * (sets * consumers + 1),
         stages * pipeline.stage_bytes(rows, STRIDE), reversed(range(grid)), seed=od,
     )  # fmt: skip
     owned = nbe * UNITS
@@ -63,36 +63,31 @@ def launch(
     ],
 )  # fmt: skip
 def test_every_row_comes_out_once(
-    monkeypatch: pytest.MonkeyPatch, form: str, od: int, rows: int, stages: int, grid: int,
-    consumers: int, drawn: bool,
+    form: str, od: int, rows: int, stages: int, grid: int, consumers: int, drawn: bool
 ) -> None:  # fmt: skip
-    launch(monkeypatch, od, rows, stages, grid, drawn, consumers, nbe=8 * consumers, form=form)
+    launch(od, rows, stages, grid, drawn, consumers, nbe=8 * consumers, form=form)
 
 
 @pytest.mark.parametrize(("nbe", "consumers"), [(1, 1), (13, 2), (65, 8), (129, 8), (193, 8)])
-def test_every_count_of_units_is_summed(monkeypatch: pytest.MonkeyPatch, nbe: int, consumers: int) -> None:
+def test_every_count_of_units_is_summed(nbe: int, consumers: int) -> None:
     """One, two, three and more units per thread, and lanes that have one fewer; held, or read each time."""
     for most_held in (1, 3):
-        launch(monkeypatch, 3, 3, 2, 1, False, consumers, nbe, most_held=most_held)
+        launch(3, 3, 2, 1, False, consumers, nbe, most_held=most_held)
 
 
 @pytest.mark.parametrize(("nbe", "consumers"), [(3, 1), (4, 1), (9, 2), (12, 2)])
 @pytest.mark.parametrize(("rows", "sets"), [(3, 1), (8, 1), (9, 2), (15, 1), (16, 3)])
-def test_a_half_empty_warp_takes_two_rows_at_once(
-    monkeypatch: pytest.MonkeyPatch, nbe: int, consumers: int, rows: int, sets: int
-) -> None:
+def test_a_half_empty_warp_takes_two_rows_at_once(nbe: int, consumers: int, rows: int, sets: int) -> None:
     """16 lanes at most of the last warp own a unit: passes of eight rows, pairs, and one alone."""
     assert 0 < nbe * UNITS - 32 * (consumers - 1) <= 16
-    launch(monkeypatch, 29, rows, 2, 1, True, consumers, nbe, sets)
+    launch(29, rows, 2, 1, True, consumers, nbe, sets)
 
 
 @pytest.mark.parametrize(
     ("consumers", "sets", "rows"), [(1, 2, 14), (1, 3, 5), (2, 2, 9), (1, 4, 1), (1, 3, 8)]
 )
-def test_sets_of_consumers_take_passes_by_turns(
-    monkeypatch: pytest.MonkeyPatch, consumers: int, sets: int, rows: int
-) -> None:
-    launch(monkeypatch, 23, rows, 2, 1, True, consumers, 8 * consumers, sets)
+def test_sets_of_consumers_take_passes_by_turns(consumers: int, sets: int, rows: int) -> None:
+    launch(23, rows, 2, 1, True, consumers, 8 * consumers, sets)
 
 
 # The emulator itself
@@ -117,7 +112,7 @@ def test_a_wait_that_nothing_ends_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
         return kernel
 
     with pytest.raises(ring_on_host.Hang, match="waits for 0"):
-        ring_on_host.launch(monkeypatch, make, (), 1, 32, 16, [0])
+        ring_on_host.launch(make, (), 1, 32, 16, [0])
 
 
 def test_a_shuffle_that_one_lane_leaves_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,4 +128,4 @@ def test_a_shuffle_that_one_lane_leaves_out_is_seen(monkeypatch: pytest.MonkeyPa
         return kernel
 
     with pytest.raises(AssertionError, match="waits for another that is gone"):
-        ring_on_host.launch(monkeypatch, make, (), 1, 32, 16, [0])
+        ring_on_host.launch(make, (), 1, 32, 16, [0])

@@ -1,82 +1,99 @@
-"""L2's kernels without a GPU: the C++ ones on host fibers, the Numba ones by hand, to the oracle's bits."""
+"""L2's kernels, one claim each on every machine: a decode layer's, the synthetic chains', the rings."""
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
-from functools import cache
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from probes import l2_chains
-from probes.core.types import Shape
+from probes.core.types import Shape, Unavailable
 from probes.device import pipeline
-from probes.formats import chains, checksum, q4k, q6k, q8
+from probes.device.tuning import Geometry
+from probes.formats import chains as words
+from probes.formats import checksum, q4k, q6k
 from probes.formats import layer as decode_layer
 from probes.formats.layer import TINY
 from probes.formats.layouts import layout
 from probes.formats.packing import pack
-from tests.host_calls import FAULTS, aligned
+from probes.l2 import chains, data
+from probes.l2.chains import TAIL, TRIGGER, ChainRing, Matrix, Step
+from tests.kernels.machines import HostNumba, given, over, ring, room, written
 
-HERE = Path(__file__).parent
-
-
-def bits(array: NDArray[Any]) -> NDArray[Any]:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+KINDS = ("plain", "entry", "late")
 
 
-def run(
-    lib: ctypes.CDLL, step: l2_chains.Step, buffers: dict[str, NDArray[Any]], kind: str, seed: int
-) -> None:
-    args: list[Any] = []
-    for a in step.args:
-        if isinstance(a, str):
-            args.append(ctypes.c_void_p(buffers[a].ctypes.data))
-        else:
-            args.append(ctypes.c_float(a) if isinstance(a, float) else ctypes.c_int32(a))
-    end = (0, ctypes.c_void_p(), step.grid, step.block, ctypes.c_uint(seed))
-    getattr(lib, f"run_{step.kernel}_{kind}")(*args, *end)
+def bits(array: NDArray[Any]) -> NDArray[np.uint32]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint32)
 
 
-def tiny_buffers(kv: int) -> tuple[decode_layer.Data, dict[str, NDArray[Any]]]:
-    data = decode_layer.data(TINY, 3)
-    buffers: dict[str, NDArray[Any]] = {
-        name: np.full(size, 0xFF, np.uint8) for name, size in l2_chains.activation_bytes(kv, TINY).items()
-    }
-    buffers |= {
-        "in": data.hidden, "out": np.full(TINY.hidden, np.nan, np.float32), "gamma0": data.gamma[0].copy(),
-        "gamma1": data.gamma[1].copy(), "table": decode_layer.rope_table(kv - 1), "w.qkv": data.qkv, "w.o": data.o,
-        "w.gate_up": data.gate_up, "w.down": pack(data.down, layout("dpl")),
-        "w.cache": decode_layer.cache(TINY, kv, 4),
-    }  # fmt: skip
-    return data, buffers
+def launch(
+    machine: Any, step: Step, buffers: dict[str, NDArray[Any]], kind: str, order: int = 0, few: bool = False
+) -> list[int]:
+    """One launch of a chain, its buffers by name; the blocks that ran."""
+    args = [buffers[a] if isinstance(a, str) else a for a in step.args]
+    ran: list[int] = machine.run(
+        step.entry_point(kind), (*args, 0, None), step.grid, step.block, order=order, few=few
+    )
+    return ran
 
 
-@pytest.mark.parametrize(
-    ("kv", "kind", "seed"), [(1, "entry", 0), (63, "plain", 1), (70, "entry", 7), (128, "plain", 8)]
+# A decode layer
+
+
+@over(
+    "kv,kind,order",
+    cu=[(1, "entry", 0), (63, "plain", 1), (70, "entry", 7), (128, "plain", 8)],
+    numba=[(70, "plain", 0)],
+    gpu=[(kv, kind, 0) for kv in (1, 63, 64, 65, 700) for kind in KINDS],
+    small=[(65, kind, 0) for kind in KINDS],
 )
-def test_a_layer_of_13_kernels_equals_the_oracle(
-    l2_on_host: ctypes.CDLL, kv: int, kind: str, seed: int
-) -> None:
-    """Threads in order, backwards and shuffled; every buffer of the layer, to the bit."""
-    data, buffers = tiny_buffers(kv)
-    cache = buffers["w.cache"].copy()
-    want = decode_layer.run_layer(data, cache, data.hidden, buffers["table"], TINY)
-    for step in l2_chains.decode_steps(kv, TINY):
-        run(l2_on_host, step, buffers, kind, seed)
-        name = l2_chains.WRITES[step.name]
-        got = buffers["out" if name == "h" else name]
-        np.testing.assert_array_equal(bits(got), bits(want[name]), err_msg=step.name)
-    np.testing.assert_array_equal(bits(buffers["w.cache"]), bits(cache))
+def test_every_kernel_of_a_layer_equals_the_oracle(machine: Any, kv: int, kind: str, order: int) -> None:
+    """The oracle's own buffers go in. Of a slow machine the first and the last block run alone."""
+    weights, cache = decode_layer.data(TINY, 3), decode_layer.cache(TINY, kv, 4)
+    before, table = cache.copy(), decode_layer.rope_table(kv - 1)
+    want = decode_layer.run_layer(weights, cache, weights.hidden, table, TINY)
+    inputs = {
+        "in": weights.hidden, "gamma0": weights.gamma[0], "gamma1": weights.gamma[1], "table": table,
+        "w.qkv": weights.qkv, "w.o": weights.o, "w.gate_up": weights.gate_up,
+        "w.down": pack(weights.down, layout("dpl")), "w.cache": cache,
+        **{k: v for k, v in want.items() if k != "h"},
+    }  # fmt: skip
+    inputs = {name: given(np.ascontiguousarray(a)) for name, a in inputs.items()}
+    for step in chains.decode_steps(kv, TINY):
+        name = chains.WRITES[step.name]
+        out, expected = room(want[name].nbytes // 4), bits(want[name])
+        own = {**inputs, "out" if name == "h" else name: out}
+        if "w.cache" in step.args:
+            own["w.cache"] = (before if step.kernel == "rope_store" else cache).copy()
+        ran = launch(machine, step, own, kind, order, few=True)
+        got, whole = written(out, step.name), len(ran) == step.grid
+        hit = np.full(got.size, True) if whole else got != got.dtype.type(0xFFFFFFFF)
+        np.testing.assert_array_equal(got[hit], expected[hit], err_msg=step.name)
+        if step.kernel == "rope_store":  # its last blocks write into the cache, not q
+            seen, wanted = (a.reshape(2, TINY.kv_heads, kv, 128) for a in (own["w.cache"], cache))
+            np.testing.assert_array_equal(seen.view(np.uint16)[1], wanted.view(np.uint16)[1])
+            assert not whole or (seen.view(np.uint16) == wanted.view(np.uint16)).all()
+            assert whole or hit.sum() == 256
+        elif (
+            step.kernel == "attention_split"
+        ):  # reads the cache alone; heads of the first KV head, first split; of the last, last
+            assert whole or hit.sum() == 2 * 5 * decode_layer.CONSTANTS.part
+            assert (own["w.cache"] == cache).all()
+        else:
+            assert hit.sum() == got.size * len(ran) // step.grid
 
 
-def guarded(array: NDArray[Any]) -> NDArray[Any]:
-    """The array with a few KiB of NaN after its end, of both float widths: what is read there shows."""
-    return np.concatenate([bits(array), np.full(1 << 14, 0xFF, np.uint8)])
+def guarded(machine: Any, array: NDArray[Any]) -> NDArray[Any]:
+    """The array with a few KiB of NaN after its end, of both float widths: what is read there shows.
+
+    The emulator of Numba raises there anyway.
+    """
+    if isinstance(machine, HostNumba):
+        return given(array)
+    return given(np.concatenate([bits(array), np.full(1 << 12, 0xFFFFFFFF, np.uint32)]))
 
 
 def random_parts(splits: int) -> NDArray[np.float32]:
@@ -88,218 +105,189 @@ def random_parts(splits: int) -> NDArray[np.float32]:
     return parts
 
 
-@pytest.mark.parametrize("kv", [1, 2, 33, 64, 65, 97, 128])
-@pytest.mark.parametrize(("kind", "seed"), [("plain", 0), ("entry", 1), ("late", 7)])
-def test_a_split_of_any_length_equals_the_oracle(
-    l2_on_host: ctypes.CDLL, kv: int, kind: str, seed: int
-) -> None:
+SPLIT = [
+    (kv, *how)
+    for kv in (1, 2, 33, 64, 65, 97, 128)
+    for how in (("plain", 0), ("entry", 1), ("late", 7))
+]  # fmt: skip
+
+
+@over("kv,kind,order", cu=SPLIT, numba=[(kv, "plain", 0) for kv in (1, 33, 64, 65)], gpu=SPLIT)
+def test_a_split_of_any_length_equals_the_oracle(machine: Any, kv: int, kind: str, order: int) -> None:
     """Nothing past the last position counts, and nothing but the parts is written."""
     q = np.random.default_rng(kv).standard_normal(TINY.heads * 128).astype(np.float32)
-    cache = decode_layer.cache(TINY, kv, kv + 1)
-    want = decode_layer.attention_split(q, cache, kv)
-    buffers = {"q": guarded(q), "w.cache": guarded(cache), "parts": guarded(want * np.float32("nan"))}
-    run(l2_on_host, l2_chains.decode_steps(kv, TINY)[3], buffers, kind, seed)
-    np.testing.assert_array_equal(buffers["parts"], guarded(want))
-
-
-@pytest.mark.parametrize("splits", [1, 2, 16, 17, 63, 64, 65, 128, 129, 255, 256])
-@pytest.mark.parametrize(("kind", "seed"), [("plain", 0), ("entry", 7)])
-def test_any_number_of_splits_combines_as_the_oracle_says(
-    l2_on_host: ctypes.CDLL, splits: int, kind: str, seed: int
-) -> None:
-    parts = random_parts(splits)
-    want = decode_layer.attention_combine(parts)
-    buffers = {"parts": guarded(parts), "attention": guarded(want * np.float32("nan"))}
-    run(l2_on_host, l2_chains.decode_steps(splits * 64, TINY)[4], buffers, kind, seed)
-    np.testing.assert_array_equal(buffers["attention"], guarded(want))
-
-
-@pytest.mark.parametrize("kind", ["plain", "late"])
-def test_the_stream_chain_equals_the_oracle(l2_on_host: ctypes.CDLL, kind: str) -> None:
-    tiles = 3
-    w = np.random.default_rng(1).integers(0, 256, tiles * chains.CONSTANTS.tile, dtype=np.uint8)
-    start = chains.start(tiles, 2)
-    buffers: dict[str, NDArray[Any]] = {
-        **{f"w.{k}": w for k in range(4)}, "start": start, "a": start * 0, "b": start * 0,
-    }  # fmt: skip
-    for step in l2_chains.stream_steps(tiles, 4):
-        run(l2_on_host, step, buffers, kind, 7)
-    np.testing.assert_array_equal(buffers["b"], chains.stream(checksum.read_xors(w), start, 4))
-
-
-@pytest.mark.parametrize(("kernel", "words"), [("compute", 4), ("wide", 48)])
-@pytest.mark.parametrize("iters", [2, 13])
-def test_the_compute_chain_equals_the_oracle(
-    l2_on_host: ctypes.CDLL, kernel: str, words: int, iters: int
-) -> None:
-    start = chains.start(2 * 256, 5)
-    buffers: dict[str, NDArray[Any]] = {"start": start, "a": start * 0, "b": start * 0}
-    for step in l2_chains.compute_steps(2, kernel, iters, 4):
-        run(l2_on_host, step, buffers, "entry", 3)
-    np.testing.assert_array_equal(buffers["b"], chains.compute_fast(words, iters, start, 4))
-
-
-RINGS = {"q4k_ring": ("q4_K", 4, q4k.reference), "q6k_ring": ("q6_K", 8, q6k.reference)}
-
-
-@pytest.mark.parametrize("kernel", RINGS)
-@pytest.mark.parametrize("shape", [Shape(5, 256), Shape(37, 5120), Shape(9, 13824), Shape(4, 25600)], ids=str)
-def test_a_ring_equals_the_oracle_and_hands_its_activations_on(
-    l2_on_host: ctypes.CDLL, kernel: str, shape: Shape
-) -> None:
-    """Every kind, blocks and threads in any order; the successor's activations are these, a unit further."""
-    kind, per_block, reference = RINGS[kernel]
-    raw = decode_layer.weights(shape, 3, kind)
-    x8 = q8.quantise(np.random.default_rng(4).standard_normal(shape.id).astype(np.float32))
-    packed = raw if kernel == "q4k_ring" else pack(raw, layout("dpl"))
-    w, act, stride = aligned(packed), aligned(x8), packed.shape[1]
-    want, rotated = reference(raw, x8), np.roll(x8.reshape(-1, 40), 1, axis=0).reshape(-1)
-    for number, (rows, stages, grid, ahead) in enumerate(
-        [(1, 1, 1, 0), (2, 3, 2, 1), (4, 2, 3, 2), (3, 1, 2, 9)]
-    ):
-        for seed in (0, 1, 2):
-            out, following = np.full(shape.od + 1, np.nan, np.float32), np.zeros_like(x8)
-            fault = getattr(l2_on_host, f"run_{kernel}")(
-                (number + seed) % 3, *(ctypes.c_void_p(a.ctypes.data) for a in (w, act, following, out)),
-                shape.nbe, stride, shape.od, rows, stages, ahead, grid,
-                32 * (pipeline.consumer_warps(shape.nbe * per_block) + 1),
-                ctypes.c_int64(stages * pipeline.stage_bytes(rows, stride)), seed,
-            )  # fmt: skip
-            assert FAULTS[fault] == "none"
-            np.testing.assert_array_equal(out[:-1].view(np.uint32), want.view(np.uint32))
-            np.testing.assert_array_equal(following, rotated)
-            assert np.isnan(out[-1])
-
-
-def test_only_the_late_kind_prefetches_and_not_past_the_end(l2_on_host: ctypes.CDLL) -> None:
-    shape = Shape(12, 256)
-    raw = decode_layer.weights(shape, 3, "q4_K")
-    w, x8, out = aligned(raw), aligned(q8.random_x8(256, 1)), np.zeros(12, np.float32)
-    for kind, ahead, want in ((0, 3, 0), (1, 3, 0), (2, 3, 3), (2, 99, 10), (2, 0, 0)):
-        at = (ctypes.c_void_p(a.ctypes.data) for a in (w, x8))
-        l2_on_host.run_q4k_ring(
-            kind, *at, None, ctypes.c_void_p(out.ctypes.data), 1, 144, 12, 1, 2, ahead, 1, 64,
-            ctypes.c_int64(2 * pipeline.stage_bytes(1, 144)), 0,
-        )  # fmt: skip
-        assert l2_on_host.prefetches() == want
-        np.testing.assert_array_equal(out.view(np.uint32), q4k.reference(raw, x8).view(np.uint32))
-
-
-# The Numba kernels' Python on host threads: some blocks of each, against the same oracle
-
-
-@cache
-def emulator() -> Any:
-    """tests/nogpu/numba_on_host.py, which is no test and no package's module."""
-    spec = importlib.util.spec_from_file_location("numba_on_host", HERE / "numba_on_host.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-TYPES = {
-    "x8": np.uint32, "a8": np.uint32, "m8": np.uint32, "f8": np.uint32, "w.cache": np.uint16,
-}  # fmt: skip
-BYTES = {"w.qkv", "w.o", "w.gate_up", "w.down"}
-
-
-def typed(name: str, kernel: str, array: NDArray[Any]) -> NDArray[Any]:
-    """A buffer as the kernel's own pointer type."""
-    if name in BYTES or (kernel in ("q4k", "q6k") and name in TYPES):
-        return array.reshape(-1).view(np.uint8)
-    if name == "w.cache":
-        return array.reshape(-1).view(np.uint16 if kernel == "rope_store" else np.uint8)
-    return array.reshape(-1).view(TYPES.get(name, np.float32))
-
-
-@pytest.mark.parametrize("number", range(13))
-def test_a_numba_kernel_s_blocks_equal_the_oracle(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oracle's own buffers go in, and what the first and last block write must be the oracle's words."""
-    from kernels_numba import l2 as twins
-
-    kv = 70
-    data, buffers = tiny_buffers(kv)
-    cache = buffers["w.cache"].copy()
-    want = decode_layer.run_layer(data, cache, data.hidden, buffers["table"], TINY)
-    step = l2_chains.decode_steps(kv, TINY)[number]
-    written = l2_chains.WRITES[step.name]
-    name = "out" if written == "h" else written
-    inputs = {k: v for k, v in want.items() if k != written} | {
-        k: v for k, v in buffers.items() if k.startswith(("w.", "gamma", "table", "in"))
-    }
-    if step.kernel != "rope_store":
-        inputs["w.cache"] = cache
-    out = np.full(want[written].nbytes, 0xFF, np.uint8)
-    args = []
-    for a in step.args:
-        if isinstance(a, str):
-            args.append(typed(a, step.kernel, out if a == name else inputs[a].copy()))
-        else:
-            args.append(np.float32(a) if isinstance(a, float) else np.int32(a))
-    blocks = sorted({0, step.grid - 1})
-    emulator().launch(monkeypatch, twins._FORMS[step.kernel][0], args, step.grid, step.block, blocks)
-    got, expected = out.view(np.uint32), bits(want[written]).view(np.uint32)
-    hit = got != 0xFFFFFFFF
-    np.testing.assert_array_equal(got[hit], expected[hit])
-    if step.kernel == "rope_store":  # its last block writes values into the cache, not q
-        stored = args[3].reshape(2, TINY.kv_heads, kv, 128)
-        np.testing.assert_array_equal(stored[1, :, kv - 1], cache.view(np.uint16)[1, :, kv - 1])
-        assert hit.sum() == 256
-    elif step.kernel == "attention_split":  # five heads of KV head 0, first split; of the last, last split
-        assert hit.sum() == 2 * 5 * decode_layer.CONSTANTS.part
-    else:
-        assert hit.sum() == got.size * len(blocks) // step.grid
-
-
-@pytest.mark.parametrize("kv", [1, 33, 64, 65])
-def test_a_numba_split_of_any_length_equals_the_oracle(kv: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last KV head's last split: an index past the cache's end raises."""
-    from kernels_numba import l2 as twins
-
-    q = np.random.default_rng(kv).standard_normal(TINY.heads * 128).astype(np.float32)
     cache, n = decode_layer.cache(TINY, kv, kv + 1), decode_layer.splits(kv)
-    want = decode_layer.attention_split(q, cache, kv)
-    got = np.full_like(want, np.nan)
-    args = [
-        q,
-        cache.reshape(-1).view(np.uint8),
-        got,
-        *map(np.int32, (2, kv, n)),
-        np.float32(decode_layer.SCALE),
-    ]
-    emulator().launch(monkeypatch, twins._FORMS["attention_split"][0], args, 2 * n, 256, [2 * n - 1])
-    np.testing.assert_array_equal(bits(got[5:, -1]), bits(want[5:, -1]))
-    assert np.isnan(got).sum() == got.size - 5 * decode_layer.CONSTANTS.part
+    want, out = decode_layer.attention_split(q, cache, kv), room(TINY.heads * n * decode_layer.CONSTANTS.part)
+    buffers = {"q": guarded(machine, q), "w.cache": guarded(machine, cache), "parts": out}
+    ran = launch(machine, chains.decode_steps(kv, TINY)[3], buffers, kind, order, few=True)
+    got, expected = written(out).reshape(want.shape), want.view(np.uint32)
+    if len(ran) == TINY.kv_heads * n:
+        np.testing.assert_array_equal(got, expected)
+        return
+    for heads, split in ((slice(0, 5), 0), (slice(5, None), -1)):
+        np.testing.assert_array_equal(got[heads, split], expected[heads, split])
+    assert (got == 0xFFFFFFFF).sum() == got.size - 2 * 5 * decode_layer.CONSTANTS.part
 
 
-@pytest.mark.parametrize("splits", [1, 64, 65, 129, 256])
-def test_numba_combines_any_number_of_splits(splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last head: an index past the parts' end raises."""
-    from kernels_numba import l2 as twins
-
-    parts, last = random_parts(splits), TINY.heads - 1
-    got = np.full(TINY.heads * 128, np.nan, np.float32)
-    form = twins._FORMS["attention_combine"][0]
-    emulator().launch(monkeypatch, form, [parts, got, np.int32(splits)], TINY.heads, 128, [last])
-    np.testing.assert_array_equal(
-        bits(got[last * 128 :]), bits(decode_layer.attention_combine(parts)[last * 128 :])
-    )
-    assert np.isnan(got[: last * 128]).all()
+COMBINE = [
+    (splits, *how)
+    for splits in (1, 2, 16, 17, 63, 64, 65, 128, 129, 255, 256)
+    for how in (("plain", 0), ("entry", 7))
+]  # fmt: skip
 
 
-def test_numba_s_synthetic_kernels_equal_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernels_numba import l2 as twins
+@over("splits,kind,order", cu=COMBINE, numba=[(n, "plain", 0) for n in (1, 64, 65, 129, 256)], gpu=COMBINE)
+def test_any_number_of_splits_combines_as_the_oracle_says(
+    machine: Any, splits: int, kind: str, order: int
+) -> None:
+    parts, out = random_parts(splits), room(TINY.heads * 128)
+    want = bits(decode_layer.attention_combine(parts)).reshape(TINY.heads, 128)
+    buffers = {"parts": guarded(machine, parts), "attention": out}
+    ran = launch(machine, chains.decode_steps(splits * 64, TINY)[4], buffers, kind, order, few=True)
+    got = written(out).reshape(want.shape)
+    np.testing.assert_array_equal(got[ran], want[ran])
+    assert (np.delete(got, ran, axis=0) == 0xFFFFFFFF).all()
 
-    w = np.random.default_rng(1).integers(0, 256, 2 * chains.CONSTANTS.tile, dtype=np.uint8)
-    start = chains.start(2, 2)
-    out = np.zeros(2, np.uint32)
-    emulator().launch(monkeypatch, twins._FORMS["stream"][0], [w, start, out], 2, 256, [0, 1])
-    np.testing.assert_array_equal(out, chains.stream(checksum.read_xors(w), start, 1))
-    for kernel, words in (("compute", 4), ("wide", 48)):
-        start = chains.start(512, 5)
-        out = np.zeros(512, np.uint32)
-        (step,) = l2_chains.compute_steps(2, kernel, 5, 1)
-        args = [start, out, *(np.int32(a) for a in step.args[2:])]
-        emulator().launch(monkeypatch, twins._FORMS[kernel][0], args, 2, 256, [0, 1])
-        np.testing.assert_array_equal(out, chains.compute_fast(words, 5, start, 1))
+
+# The synthetic chains
+
+
+@over(
+    "tiles,launches,kind",
+    cu=[(3, 4, "plain"), (3, 4, "late")],
+    numba=[(2, 1, "plain")],
+    gpu=[(300, 24, kind) for kind in KINDS],
+    small=[(300, 24, kind) for kind in KINDS],
+)
+def test_the_stream_chain_equals_the_oracle(machine: Any, tiles: int, launches: int, kind: str) -> None:
+    w = np.random.default_rng(1).integers(0, 256, tiles * words.CONSTANTS.tile, dtype=np.uint8)
+    start, shared = words.start(tiles, 2), given(w)
+    b = {
+        **{f"w.{k}": shared for k in range(launches)},
+        "start": given(start),
+        "a": room(tiles),
+        "b": room(tiles),
+    }
+    for step in chains.stream_steps(tiles, launches):
+        launch(machine, step, b, kind, 7)
+    want = words.stream(checksum.read_xors(w), start, launches)
+    np.testing.assert_array_equal(written(b[chains.ping_pong(launches - 1)[1]]), want)
+
+
+BOTH = (("compute", 4), ("wide", 48))
+
+
+@over(
+    "kernel,each,grid,iters,launches,kind",
+    cu=[(*k, 2, iters, 4, "entry") for k in BOTH for iters in (2, 13)],
+    numba=[(*k, 2, 5, 1, "plain") for k in BOTH],
+    gpu=[(*k, 77, 31, 24, kind) for k in BOTH for kind in KINDS],
+    small=[(*k, 77, 31, 24, kind) for k in BOTH for kind in KINDS],
+)
+def test_the_compute_chain_equals_the_oracle(
+    machine: Any, kernel: str, each: int, grid: int, iters: int, launches: int, kind: str
+) -> None:
+    start = words.start(grid * 256, 5)
+    b = {"start": given(start), "a": room(start.size), "b": room(start.size)}
+    for step in chains.compute_steps(grid, kernel, iters, launches):
+        launch(machine, step, b, kind, 3)
+    want = words.compute_fast(each, iters, start, launches)
+    np.testing.assert_array_equal(written(b[chains.ping_pong(launches - 1)[1]]), want)
+
+
+# The rings
+
+
+class Placed:
+    """A matrix, its activations and what its rows must give."""
+
+    def __init__(self, form: str, shape: Shape) -> None:
+        self.m = Matrix("m", form, shape)
+        raw = decode_layer.weights(shape, 3, "q4_K" if form == "q4k" else "q6_K")
+        self.x8 = data.activations(self.m, 4)
+        self.want = (q4k if form == "q4k" else q6k).reference(raw, self.x8).view(np.uint32)
+        self.w, self.x = given(raw if form == "q4k" else pack(raw, layout("dpl"))), given(self.x8)
+
+    def run(
+        self, machine: Any, kind: str, made: pipeline.Plan, ahead: int, flags: int, hand_on: bool, order: int
+    ) -> None:
+        """One launch: every row, and the successor's activations where they are wanted."""
+        m, c, what = self.m, made.config, f"{kind} {made} ahead {ahead} order {order}"
+        out, following = room(m.shape.od), room(self.x8.size // 4)
+        ints = m.shape.nbe, m.row_stride, m.shape.od, made.rows, made.stages, ahead, flags
+        machine.run(
+            f"l2_{m.form}_ring_{kind}", (self.w, self.x, following if hand_on else None, out, *ints, None),
+            c.grid, c.block, c.smem_bytes, order=order, pdl=kind != "plain",
+        )  # fmt: skip
+        np.testing.assert_array_equal(written(out, what), self.want, err_msg=what)
+        if hand_on:
+            handed = written(following, what).view(np.uint8)
+            np.testing.assert_array_equal(handed, data.rotate(self.x8, 1), err_msg=what)
+
+
+CHOICES = [
+    ChainRing(Geometry(1, 1)), ChainRing(Geometry(2, 2), 2), ChainRing(Geometry(4, 1, 2), 4),
+    ChainRing(Geometry(3, 1, 1), 9), ChainRing(Geometry(8, 1), 1),
+]  # fmt: skip
+ON_HOST = [(1, 1, 1, 0), (2, 3, 2, 1), (4, 2, 3, 2), (3, 1, 2, 9)]
+"""Rows, stages, blocks, fills ahead."""
+
+
+def rings(machine: Any, m: Matrix) -> list[tuple[pipeline.Plan, int]]:
+    """On a GPU the choices that fit beside a successor."""
+    if not machine.live:
+        return [(ring(m.units, m.row_stride, *own, False), ahead) for *own, ahead in ON_HOST]
+    out = []
+    for choice in CHOICES:
+        fills, share = -(-m.shape.od // choice.ring.rows), 1 if choice.ring.stages else chains.SHARE
+        try:
+            made = pipeline.plan(m.units, m.row_stride, fills, choice.ring, machine.facts, share=share)
+        except Unavailable:
+            continue
+        step = chains.step_of(m, ("w", "x", "next", "out"), choice, machine.facts)
+        assert (step.grid, step.block, step.smem_bytes) == (
+            made.config.grid, made.config.block, made.config.smem_bytes
+        )  # fmt: skip
+        out.append((made, choice.ahead))
+    return out
+
+
+FORMS = ("q4k", "q6k")
+GPU_SHAPES = (Shape(5, 256), Shape(1023, 5120), Shape(517, 13824), Shape(64, 8448), Shape(600, 2048))
+
+
+@over(
+    "form,shape,kind",
+    cu=product(FORMS, (Shape(5, 256), Shape(37, 5120), Shape(9, 13824), Shape(4, 25600)), KINDS),
+    numba=product(FORMS, [Shape(12, 512)], KINDS),
+    gpu=product(FORMS, GPU_SHAPES, KINDS),
+    small=product(FORMS, (Shape(5, 256), Shape(64, 8448), Shape(600, 2048)), KINDS),
+)
+def test_a_ring_equals_the_oracle_and_hands_its_activations_on(
+    machine: Any, form: str, shape: Shape, kind: str
+) -> None:
+    """Blocks and threads in any order; the successor's activations are these, a unit further."""
+    if machine.live:
+        machine.kernel(f"l2_{form}_ring_{kind}")
+    placed, ran = Placed(form, shape), 0
+    for number, (made, ahead) in enumerate(rings(machine, placed.m)):
+        for hand_on in (True, False):
+            flags = (0, TRIGGER, TAIL)[number % 3]
+            for order in machine.orders:
+                placed.run(machine, kind, made, ahead, flags, hand_on, order)
+            ran += 1
+    assert ran >= 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "ahead", "want"),
+    [("plain", 3, 0), ("entry", 3, 0), ("late", 3, 3), ("late", 99, 10), ("late", 0, 0)],
+)
+@pytest.mark.parametrize("form", FORMS)
+def test_only_the_late_kind_prefetches_and_not_past_the_end(
+    host: Any, form: str, kind: str, ahead: int, want: int
+) -> None:
+    placed = Placed(form, Shape(12, 256))
+    made = ring(placed.m.units, placed.m.row_stride, 1, 2, 1, False)
+    placed.run(host, kind, made, ahead, 0, False, 0)
+    assert host.prefetched == want

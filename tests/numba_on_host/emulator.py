@@ -1,13 +1,14 @@
 """The Numba kernels' own Python, run on the host: one thread per CUDA thread, NumPy scalars for arithmetic.
 
-`launch(…)` runs chosen blocks of a kernel that `make(ops, kind)` returns. Memory is a Pointer into a NumPy
-array, so an index outside it raises. Warps and blocks meet at real barriers.
+Memory is a Pointer into a NumPy array, so an index outside it raises, and so does a write to one that is
+read-only. Warps and blocks meet at real barriers. `ring.launch` runs kernels on it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,6 +81,8 @@ OPS = SimpleNamespace(
     load8=lambda p, offset: p.words(offset, 2, "<u4"),
     load4=lambda p, offset: p.words(offset, 1, "<u4"),
     load2=lambda p, offset: p.words(offset, 1, "<u2")[0],
+    smid=lambda: np.uint32(0),
+    globaltimer=lambda: np.uint64(time.monotonic_ns()),
 )
 
 GATE = SimpleNamespace(
@@ -205,23 +208,3 @@ class Cuda:
             p.join()
         if errors:
             raise errors[0]
-
-
-def launch(
-    monkeypatch: Any, make: Callable[[Any, str], Any], args: Iterable[Any], grid: int, block: int,
-    blocks: Iterable[int],
-) -> None:  # fmt: skip
-    """Run some blocks of the plain kind of a kernel. Arrays become Pointers, other values stay."""
-    import numba
-
-    from kernels_numba import ops, pdl
-
-    ops.gpu_ops()  # what a kernel's maker compares OPS with: not over stand-ins
-    for b in blocks:
-        cuda = Cuda(grid, block)
-        monkeypatch.setattr(numba, "cuda", cuda, raising=False)
-        monkeypatch.setattr(pdl, "parts", lambda kind: GATE)
-        kernel = make(OPS, "plain")
-        monkeypatch.undo()
-        ready = [Pointer(a) if isinstance(a, np.ndarray) else a for a in args]
-        cuda.run(kernel, (*ready, np.int32(0), None), b, block)

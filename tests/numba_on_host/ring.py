@@ -1,4 +1,4 @@
-"""The Numba ring kernels' own Python, run on the host: numba_on_host.py with a ring's shared memory.
+"""The Numba kernels' own Python, run on the host: emulator.py with a ring's shared memory.
 
 `launch(...)` runs all blocks of a kernel that `make(ops)` returns, one after another in the order that is
 asked for: a thread per CUDA thread, shared memory a bytearray. Barriers, copies and shuffles are stand-ins
@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.numba_on_host import emulator as numba_on_host
 from tests.numba_on_host.emulator import GATE, OPS, Meeting, Pointer, Turnstile
@@ -275,9 +276,8 @@ def stand_in(block_units: int, most_held: int, scale: float = 1.0) -> Callable[[
 
 
 def launch(
-    monkeypatch: Any, make: Callable[[Any], Any], args: Iterable[Any], grid: int, threads: int, smem: int,
-    order: Iterable[int], seed: int = 0, gate: Callable[[Block], SimpleNamespace] = lambda block: GATE,
-    cluster: int = 1,
+    make: Callable[[Any], Any], args: Iterable[Any], grid: int, threads: int, smem: int, order: Iterable[int],
+    seed: int = 0, gate: Callable[[Block], SimpleNamespace] = lambda block: GATE, cluster: int = 1,
 ) -> list[tuple[int, int]]:  # fmt: skip
     """Run clusters of blocks in `order`. Arrays become Pointers, other values stay. Returns what was fetched.
 
@@ -296,7 +296,7 @@ def launch(
         for rank, block in enumerate(blocks):
             block.cluster, block.rank = blocks, rank
             parts = gate(block)
-            with monkeypatch.context() as patch:
+            with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(numba, "cuda", block, raising=False)
                 patch.setattr(pdl, "parts", lambda kind, parts=parts: parts)
                 patch.setattr(ring, "statements", block.statements)
