@@ -8,7 +8,7 @@ l2.py        the L2 kernels               pdl.py      its waits, triggers, prefe
 held.py, q4k_held.py      units for many rows with the same activations
 ring.py, ring_rows.py, ring_block.py, ring_feed.py, ring_gated.py   rows through shared memory
 l1_ring.py, l2_ring.py, l3_ring.py   the kernels that are made of these
-decode.py, attention.py   a decode layer's small kernels
+decode.py, attention.py   a decode layer's small kernels   reductions.py   sums of a warp, of a block
 l1.py        the L1 kernels               harness.py  read ceiling, clock, empty launch
 compile.py   kernel -> PTX -> cubin (needs no GPU), cached in out/build/<hash>/; target.py: for which GPU
 """

@@ -1,8 +1,8 @@
 """q6_K units for kernels that meet many rows with the same activations. Twin of kernels_cu/held.cuh.
 
 That file says why the rearranged arithmetic keeps the reference order's bits. `functions(ops, layout)`
-compiles the same source for the GPU (`gpu_ops()`) or the CPU (`cpu_ops()`); weights come from global memory
-(`global_piece`) or from shared memory (`rows`, for a ring's consumers). Flat tuples travel:
+compiles the same source for the GPU (`gpu_ops()`) or the CPU (`cpu_ops()`); `rows` adds what a ring's
+consumers read out of shared memory. Flat tuples travel:
 
     held    8 words of int8, scale as float32, the two biases as int32
     place   byte offsets of ql, qh, sc and d from the row's start
@@ -15,7 +15,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from numba import float32, int32, int64, uint32
+from numba import float32, int32, uint32
 
 from kernels_numba import q6k, ring
 from probes.formats.layouts import Layout
@@ -144,29 +144,6 @@ def _shared_piece(ops: SimpleNamespace, grouped: bool) -> Any:
         a, b = load16(low), load16(uint32(low + uint32(16)))
         c, d = load16(high), load16(uint32(high + uint32(16)))
         scales, scale = load2(uint32(row + at[2])), load2(uint32(row + at[3]))
-        return (
-            a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3],
-            c[0], c[1], c[2], c[3], d[0], d[1], d[2], d[3], scales, scale,
-        )  # fmt: skip
-
-    return group if grouped else gguf
-
-
-def global_piece(ops: SimpleNamespace, grouped: bool) -> Any:
-    """piece(row pointer, place): the same out of global memory."""
-    load16, load8, load2 = ops.load16, ops.load8, ops.load2
-
-    @ops.jit
-    def group(row, at):  # pointer, place -> 8 words
-        a = load16(row, int64(at[0]))
-        b = load8(row, int64(at[1]))
-        return a[0], a[1], a[2], a[3], b[0], b[1], load2(row, int64(at[2])), load2(row, int64(at[3]))
-
-    @ops.jit
-    def gguf(row, at):  # pointer, place -> 18 words
-        a, b = load16(row, int64(at[0])), load16(row, int64(at[0]) + 16)
-        c, d = load16(row, int64(at[1])), load16(row, int64(at[1]) + 16)
-        scales, scale = load2(row, int64(at[2])), load2(row, int64(at[3]))
         return (
             a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3],
             c[0], c[1], c[2], c[3], d[0], d[1], d[2], d[3], scales, scale,

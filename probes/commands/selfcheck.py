@@ -66,12 +66,13 @@ def judge(rows: Sequence[Row], seed: int) -> list[Row]:
         floor = intervals.noise_floor([_ratios(arms, "floor_b", "floor_a")], seed)
         decided = bars.judge_ratio(*found, floor, bars.bar("l1.dpl"))
         claims = intervals.claims_difference(found, floor)
-        out.append(Row(
+        row = Row(
             probe="selfcheck", case=case, variant="b", backend=arms["b"].backend, source="measured",
             device=arms["b"].device, ratio_to_baseline=found.ratio, ratio_low=found.low,
             ratio_high=found.high, noise_floor=floor, verdict=decided.verdict,
-            reason="CLAIMS A DIFFERENCE" if claims else "claims no difference",
-        ))  # fmt: skip
+            reason="CLAIMS A DIFFERENCE" if claims else "claims no difference", role="verdict", scope="each",
+        )  # fmt: skip
+        out.append(row)
     return out
 
 

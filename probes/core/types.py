@@ -6,7 +6,7 @@ import it without pulling in the rest. Times are seconds, sizes are bytes, clock
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -148,3 +148,12 @@ class Offline:
 
 Progress = Callable[[str], None]
 """Called with one short line on anything that takes longer than two seconds."""
+
+
+def check_case(name: str, known: Iterable[str]) -> None:
+    """BadInput with close names for a case that is not `known`."""
+    import difflib
+
+    if name not in (every := list(known)):
+        close = difflib.get_close_matches(name, every, n=3, cutoff=0.3) or every
+        raise BadInput(f"there is no case {name!r}; did you mean {', '.join(close)}?")

@@ -106,7 +106,8 @@ def _chosen(row: object, where: str) -> Chosen:
         except BadInput as error:
             raise BadInput(f"{where}: {error}") from None
         if not 1 <= found.rows <= 32 or not 1 <= found.blocks_per_sm <= 32 or found.sets < 1:
-            raise BadInput(f"{where}: a ring has 1 to 32 rows a stage and 1 to 32 blocks per SM, got {value}")
+            least = "1 to 32 rows a stage, 1 to 32 blocks per SM and a consumer group at least"
+            raise BadInput(f"{where}: a ring has {least}, got {value}")
         out[key] = found
     return out
 

@@ -71,6 +71,14 @@ def floor(rows: Sequence[Row], contest: Contest, group: str, backend: str, seed:
     return intervals.floor_of(found) if found else None
 
 
+def both(rows: Sequence[Row], contest: Contest, variant: str) -> tuple[Row, Row] | None:
+    """A variant and its contest's baseline in the group and backend of `rows`, None where one is missing."""
+    if not rows:
+        return None
+    row, base = (find(rows, rows[0].group, name, rows[0].backend) for name in (variant, contest.baseline))
+    return (row, base) if row and base else None
+
+
 def blocked(row: Row, base: Row, analysis: Analysis) -> str | None:
     """What keeps a pair from a verdict: a missing proof, warm weights, or what the probe knows."""
     if row.missing:

@@ -79,14 +79,18 @@ def _row(
     planned: Planned | None = None
     try:
         planned = probe.plan(name).plan(v, case, facts, args, backend)
-        row = described(name, case, planned, backend, "predicted", facts)
         res = known(backend, planned.kernel, facts.arch, held)
-        occupy(row, res, planned.config, facts)
-        if held and not planned.ring:  # a persistent grid holds its own blocks
-            occupy(row, res, planned.config, facts, min(row.blocks_per_sm or 0, held))
-        check_fit(planned, row.blocks_per_sm or 0, facts)
     except Unavailable as error:
         return refused(name, case, v, backend, "predicted", facts, str(error), planned)
+    row = described(name, case, planned, backend, "predicted", facts)
+    occupy(row, res, planned.config, facts)
+    if held and not planned.ring:  # a persistent grid holds its own blocks
+        occupy(row, res, planned.config, facts, min(row.blocks_per_sm or 0, held))
+    try:
+        check_fit(planned, row.blocks_per_sm or 0, facts)
+    except Unavailable as error:  # what it costs says why
+        row.skipped, row.waves, row.tail_fraction, row.notes = str(error), None, None, []
+        return row
     tail = row.tail_fraction or 0.0
     if not planned.ring and tail >= 0.05:  # a persistent grid has no last wave
         most = tables.format_percent(tail / (1 - tail))

@@ -50,6 +50,13 @@ class Case:
     tensors: tuple[str, ...] = ()  # in the GGUF file that the weights come from; none: seeded random weights
     backends: tuple[Backend, ...] = ()  # those that it is for; none for all
     sweep: str = ""  # the sweep that it is a point of
+    windows: int = 0  # of a point of a sweep: how many time it
+
+    @property
+    def matrix(self) -> Shape:
+        """The shape of a case that is about a matrix."""
+        assert self.shape, f"{self.id} is no matrix"
+        return self.shape
 
     @property
     def group(self) -> str:
@@ -120,10 +127,6 @@ class Table(Protocol):
     def sweep_cases(self, kind: str, args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]: ...
     # Whether the sweeps are all that the flags ask for.
     def alone(self, args: argparse.Namespace) -> bool: ...
-    # Windows of a sweep over cases of its own.
-    def windows(self, kind: str, args: argparse.Namespace) -> int: ...
-    # The probe's own flags again, for a child process.
-    def child_flags(self, args: argparse.Namespace) -> list[str]: ...
     # File name of a run's report, without suffix.
     def stem(self, args: argparse.Namespace) -> str: ...
     # What --list prints: ids of cases, variants and bars.

@@ -31,7 +31,23 @@ def child_argv(name: str, args: argparse.Namespace, out: Path) -> list[str]:
     argv += ["--blocks-per-sm", str(args.blocks_per_sm)] if args.blocks_per_sm else []
     argv += [word for backend in args.backend or () for word in ("--backend", backend)]
     argv += [word for case in args.case or () for word in ("--case", case)]
-    return [*argv, *probe.table(name).child_flags(args), *(["--quick"] if args.quick else [])]
+    return [*argv, *own_flags(name, args), *(["--quick"] if args.quick else [])]
+
+
+def own_flags(name: str, args: argparse.Namespace) -> list[str]:
+    """The flags that only this probe has, as they were given."""
+    parser = argparse.ArgumentParser(add_help=False)
+    probe.table(name).add_flags(parser)
+    argv: list[str] = []
+    for action in parser._actions:  # argparse has no public list of its flags
+        flag, value = action.option_strings[0], getattr(args, action.dest)
+        if action.nargs == 0:
+            argv += [flag] if value else []
+        elif isinstance(value, list) and action.nargs is None:  # a flag that is given again and again
+            argv += [x for v in value for x in (flag, str(v))]
+        elif value is not None:
+            argv += [flag, *map(str, value if isinstance(value, list) else [value])]
+    return argv
 
 
 def pooled(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> Iterator[list[Row]]:

@@ -193,9 +193,8 @@ def measured(name: str, bench: Bench, args: argparse.Namespace) -> Iterator[list
                 yield _case(name, arms, bench, case, kernels, args)
         for kind in () if args.once else table.sweeps(args):
             for case in table.sweep_cases(kind, args, sms, fit):
-                if case.sweep:  # a case of the sweep's own is timed like any other, in fewer windows
-                    fewer = replace(bench, windows=table.windows(kind, args))
-                    yield _case(name, arms, fewer, case, kernels, args)
+                if case.sweep:  # a case of the sweep's own is timed like any other, in windows of its own
+                    yield _case(name, arms, replace(bench, windows=case.windows), case, kernels, args)
                 else:
                     variants, part = table.variants(args, case), probe.plan(name)
                     yield from sweep.rows_of(name, part, arms, bench, kind, case, variants, kernels, args)

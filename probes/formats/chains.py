@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 U32: TypeAlias = NDArray[np.uint32]
 
+
 class Constants(NamedTuple):
     """Compile-time constants that both kernel languages read."""
 

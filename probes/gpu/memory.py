@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -85,3 +87,14 @@ class Buffer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.free()
+
+
+def place(stack: ExitStack, **given: NDArray[Any] | int) -> dict[str, Buffer]:
+    """Buffers by name that live as long as `stack`: a copy of an array, or so many bytes."""
+    keep = stack.enter_context
+    return {name: keep(Buffer(x) if isinstance(x, int) else Buffer.of(x)) for name, x in given.items()}
+
+
+def addresses(buffers: Mapping[str, Buffer]) -> dict[str, int]:
+    """Where each buffer lies."""
+    return {name: buffer.address for name, buffer in buffers.items()}

@@ -38,7 +38,7 @@ class Weights:
 
 def weights(case: Case, layouts: Sequence[Layout], seed: int, file: Path | None) -> Weights:
     """A case's weights in the needed layouts: seeded, or out of a GGUF file. Raises BadInput."""
-    shape = case.shape
+    shape = case.matrix
     assert shape, "a case of L1 has its shape"
     raw = gguf_file.read(file, case.tensors[0])[0] if file and case.tensors else q6k.random_raw(shape, seed)
     x8 = q8.random_x8(shape.id, seed + 1)
@@ -55,9 +55,9 @@ def check(case: Case, args: argparse.Namespace) -> None:
 
 
 def show() -> None:
-    """Every layout unpacks to the very bytes it was packed from, and so gives the oracle's own result.
+    """Every layout unpacks to the bytes it was packed from and gives the oracle's own result: a small check.
 
-    Shown at a small size before anything is predicted. Raises WrongResult.
+    Raises WrongResult.
     """
     shape = Shape(3, 1280)
     raw, x8 = q6k.random_raw(shape, 1), q8.random_x8(shape.id, 2)
@@ -66,6 +66,5 @@ def show() -> None:
         back = packing.unpack(packing.pack(raw, lay), lay, shape.nbe)
         bad = np.flatnonzero(q6k.reference(back, x8).view(np.uint32) != want.view(np.uint32))
         if bad.size or not np.array_equal(back, raw):
-            raise WrongResult(
-                f"layout {lay.name} does not give back its weights", int(bad[0]) if bad.size else 0, back, raw
-            )
+            first = int(bad[0]) if bad.size else 0
+            raise WrongResult(f"layout {lay.name} does not give back its weights", first, back, raw)

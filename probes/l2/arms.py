@@ -28,7 +28,7 @@ from probes.formats.layouts import layout
 from probes.formats.packing import pack
 from probes.gpu import timing
 from probes.gpu.kernels import Kernel
-from probes.gpu.memory import Buffer
+from probes.gpu.memory import Buffer, addresses, place
 from probes.gpu.timing import Arm, Output
 from probes.l2 import chains, data, plan, table
 from probes.l2.chains import Step
@@ -38,7 +38,6 @@ from probes.l2.overlap import (
     check_layer,
     expected,
     gap_rows,
-    hidden,
     kernel_rows,
     overlap,
     stable,
@@ -103,8 +102,7 @@ class ChainArms:
             return self._stream(case, mine, stack)
         if case.chain == "compute24":
             return Opened(case, {b: self._compute(case, b, k, stack) for b, k in mine.items()})
-        nothing = stack.enter_context(Buffer(16))
-        kept = Output(nothing, 1, np.array([0xFFFFFFFF], np.uint32))
+        kept = Output(stack.enter_context(Buffer(16)), 1, np.array([0xFFFFFFFF], np.uint32))
         return Opened(case, {b: Chain(case, b, k, [{}] * EMPTY_COPIES, kept) for b, k in mine.items()})
 
     def _capped(self, kernels: Sequence[str], mine: Any, held: int) -> dict[str, int]:
@@ -136,9 +134,9 @@ class ChainArms:
         count = self._copies(case.id, size * n)
         weights = stack.enter_context(Buffer.of(raw, n * count))
         start = words.start(tiles, self.bench.seed)
-        own = _place(stack, start=start, a=4 * tiles, b=4 * tiles)
+        own = place(stack, start=start, a=4 * tiles, b=4 * tiles)
         output = Output(own["b"], tiles, words.stream(checksum.read_xors(raw), start, n))
-        copies, held = _copied(_addresses(own), weights, n, count), self.args.blocks_per_sm or 0
+        copies, held = _copied(addresses(own), weights, n, count), self.args.blocks_per_sm or 0
         return Opened(case, {
             b: Chain(case, b, k, copies, output, self._capped(["stream"], k, held), size * n * count)
             for b, k in mine.items()
@@ -154,10 +152,10 @@ class ChainArms:
         steps = plan.steps_of(case, self.bench.gpu.facts, backend)
         threads, wide = steps[0].grid * chains.BLOCK, case.kernel == "wide"
         start = words.start(threads, self.bench.seed)
-        own = _place(stack, start=start, a=4 * threads, b=4 * threads)
+        own = place(stack, start=start, a=4 * threads, b=4 * threads)
         each = words.CONSTANTS.wide if wide else words.CONSTANTS.narrow
         want = words.compute_fast(each, int(steps[0].args[-1]), start, len(steps))
-        return Chain(case, backend, mine, [_addresses(own)] * 2, Output(own["b"], threads, want), smem)
+        return Chain(case, backend, mine, [addresses(own)] * 2, Output(own["b"], threads, want), smem)
 
     def _matrix(self, case: ChainCase, mine: Kernels, stack: ExitStack) -> Opened:
         """A chain of one matrix, and the one that reads the same bytes."""
@@ -173,8 +171,8 @@ class ChainArms:
         weights = stack.enter_context(Buffer.of(packed, n * count))
         start = words.start(tiles, seed)
         each = {"a8": x8.nbytes, "b8": x8.nbytes, "out": 4 * od * n, "a": 4 * tiles, "b": 4 * tiles}
-        shared = _place(stack, start8=x8, start=start, **each)
-        fixed = _addresses(shared)
+        shared = place(stack, start8=x8, start=start, **each)
+        fixed = addresses(shared)
         fixed |= {f"out.{k}": fixed["out"] + 4 * od * k for k in range(n)}
         copies = _copied(fixed, weights, n, count)
         want = expected(self.bench, m, raw, x8, next(iter(mine.values()))["l2_q6k_plain"], weights.address)
@@ -221,7 +219,7 @@ class ChainArms:
                 ("w.down", pack(host.down, layout("dpl"))),
             )  # fmt: skip
             size = host.hidden.nbytes
-            shared = _place(
+            shared = place(
                 self.keep, gamma0=host.gamma[0], gamma1=host.gamma[1], h0=host.hidden, h1=size, h2=size
             )
             device = {name: self.keep.enter_context(Buffer.of(array, count)) for name, array in weights}
@@ -231,31 +229,28 @@ class ChainArms:
     def _decode(self, case: ChainCase, mine: Kernels, stack: ExitStack) -> Opened:
         """A decode chain at one KV length, its first layer held to the oracle, kernel by kernel."""
         assert case.kv, "a decode layer has a KV length"
-        facts, ring = self.bench.gpu.facts, case.chain in table.RING
-        if ring:
+        if ring := case.chain in table.RING:
             self._room(case, mine, stack)
         w, kv = self._layers(), case.kv
         cache = decode_layer.cache(decode_layer.LAYER_14B, kv, self.bench.seed + 9)
         caches = stack.enter_context(Buffer.of(cache, w.count))
         sizes = chains.activation_bytes(kv)
-        shared = {**w.shared, **_place(stack, table=decode_layer.rope_table(kv - 1), **sizes)}
-        fixed = _addresses(shared)
+        shared = {**w.shared, **place(stack, table=decode_layer.rope_table(kv - 1), **sizes)}
+        fixed = addresses(shared)
         copies = []
         for k in range(w.count):
             own = {name: b.address + k * b.pitch for name, b in (*w.device.items(), ("w.cache", caches))}
-            copies.append({**fixed, **own, "in": fixed[hidden(k)], "out": fixed[hidden(k + 1)]})
+            copies.append({**fixed, **own, "in": fixed[chains.hidden(k)], "out": fixed[chains.hidden(k + 1)]})
         self.bench.progress(f"{case.id} at KV {kv}: the oracle of a layer")
         want, left = w.layer.oracle(kv, cache)
-        found = {}
-        plain = chains.decode_steps(kv)
+        found, plain = {}, chains.decode_steps(kv)
         for backend, kernels in mine.items():
-            steps = plan.steps_of(case, facts, backend)
-            size = w.layer.host.hidden.size
-            chain = Chain(
-                case, backend, kernels, copies, Output(shared[hidden(w.count)], size, np.empty(0,
-                np.uint32)), self._capped([s.kernel for s in steps], kernels, self.args.blocks_per_sm or 0),
-                chains.layer_bytes(kv) * w.count, [shared[hidden(k + 1)] for k in range(w.count)],
-            )  # fmt: skip
+            steps = plan.steps_of(case, self.bench.gpu.facts, backend)
+            last = Output(shared[chains.hidden(w.count)], w.layer.host.hidden.size, np.empty(0, np.uint32))
+            capped = self._capped([s.kernel for s in steps], kernels, self.args.blocks_per_sm or 0)
+            after = [shared[chains.hidden(k + 1)] for k in range(w.count)]
+            rotation = chains.layer_bytes(kv) * w.count
+            chain = Chain(case, backend, kernels, copies, last, capped, rotation, after)
             if ring and kv not in w.finals:  # decode13 was left out: its kernels give the words all the same
                 w.finals[kv] = check_layer(self.bench, chain, plain, shared, caches, want, left)
             final = check_layer(self.bench, chain, steps, shared, caches, want, left)
@@ -339,16 +334,6 @@ class ChainArms:
     def once(self, material: Opened, arms: Sequence[tuple[Spec, Arm]]) -> list[Row]:
         """Each kernel of each chain alone, once the chain was run in both kinds and gave its words."""
         return alone(self.bench, material.case, list(material.chains.values()), arms)
-
-
-def _place(stack: ExitStack, **given: NDArray[Any] | int) -> dict[str, Buffer]:
-    """Buffers by name: an array's copy, or so many bytes."""
-    keep = stack.enter_context
-    return {name: keep(Buffer(x) if isinstance(x, int) else Buffer.of(x)) for name, x in given.items()}
-
-
-def _addresses(buffers: dict[str, Buffer]) -> dict[str, int]:
-    return {name: buffer.address for name, buffer in buffers.items()}
 
 
 def _copied(fixed: dict[str, int], weights: Buffer, n: int, count: int) -> list[dict[str, int]]:

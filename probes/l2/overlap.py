@@ -208,11 +208,6 @@ def expected(
     return found
 
 
-def hidden(k: int) -> str:
-    """The buffer of the residual stream before layer k: the input, then two by turns."""
-    return "h0" if k == 0 else f"h{1 + (k - 1) % 2}"
-
-
 def check_layer(
     bench: Bench, chain: Chain, steps: Sequence[Step], shared: dict[str, Buffer], caches: Buffer,
     want: dict[str, NDArray[Any]], cache: F16,
@@ -229,7 +224,7 @@ def check_layer(
     for step, launch in zip(steps, layers[0].launches, strict=True):
         launch.enqueue(bench.gpu.stream)
         name = chains.WRITES[step.name]
-        buffer = shared[hidden(1) if name == "h" else name]
+        buffer = shared[chains.hidden(1) if name == "h" else name]
         got = buffer.download(want[name].dtype, want[name].size)
         data.compare(got, want[name], f"{chain.case.id} {step.name}{where}")
     data.compare(caches.download(np.float16, cache.size), cache, f"{chain.case.id} KV cache{where}")
@@ -278,10 +273,7 @@ def gap_rows(bench: Bench, chain: Chain, pair: Sequence[Step], variants: Sequenc
 
 
 ALONE: tuple[Launching, ...] = (table.arm(table.BASELINE), replace(table.arm("pdl_late"), pdl=False))
-"""How --counters launches a chain's kernels one at a time: both without the attribute.
-
-A profiler lets no launch overlap another, so an arm has no meaning here. A late kind's wait returns at once.
-"""
+"""How --counters launches a chain's kernels one at a time: without the attribute, so a late wait returns."""
 
 
 def alone(
@@ -299,13 +291,14 @@ def alone(
             most = max(most, *(s.weight_bytes for s in steps))
             _check(bench, chain, steps, a)
             launches += _one_each(chain, steps, a)
-    large = [(s, a) for s, a in arms if s.planned.variant.role == "ceiling"]
     rows: list[Row] = []
     with Buffer(4 * read_config(most).grid) as out:
         for chain in found:
             launches += _reads(bench, chain, steps_of(case, bench.gpu.facts, chain.backend), out)
         with counters.window():
-            for spec, arm in large:
+            for spec, arm in arms:
+                if spec.planned.variant.role != "ceiling":
+                    continue
                 arm.launches[0].enqueue(bench.gpu.stream)
                 arm.check(spec.name)
                 rows.append(bench.row("l2", spec))

@@ -116,7 +116,8 @@ def _yes(value: bool | None) -> str:
 
 def _note(row: Row) -> str:
     skipped = [f"SKIPPED ({row.skipped})"] if row.skipped else []
-    return "; ".join([*skipped, *row.doubts(), *row.notes])
+    lacks = [f"proof missing: {m}" for m in row.missing if m not in row.notes]  # schema 1 has them as notes
+    return "; ".join([*skipped, *lacks, *row.doubts(), *row.notes])
 
 
 CASE_COLUMNS: tuple[Column, ...] = (
@@ -157,6 +158,7 @@ VERDICT_COLUMNS: tuple[Column, ...] = (
 )
 
 SWEEP = "sweep_"  # cases that begin so are points of a sweep: their probe's own section shows them
+SOURCE_COLUMN = Column("source", lambda r: r.source, text=True)
 
 
 def rows_table(rows: Sequence[Row], columns: Sequence[Column], markdown: bool = False) -> str:

@@ -23,7 +23,7 @@ from probes.device import facts as profiles
 from probes.device import pipeline
 from probes.formats import packing, q6k, q8, reduction
 from probes.formats.layouts import LAYOUTS, Layout
-from tests.host_calls import FAULTS, aligned, pointer
+from tests.host_calls import FAULTS, aligned, global_piece, pointer
 
 H200 = profiles.load("h200")
 
@@ -175,7 +175,7 @@ def numba_units(lay: Layout) -> Any:
 
     ops = cpu_ops()
     unit = held.functions(ops, lay)
-    piece = held.global_piece(ops, lay.order == "group")
+    piece = global_piece(ops, lay.order == "group")
     term, hold, place, activation, group_of = unit.term, unit.hold, unit.place, unit.activation, unit.group_of
     byte, single = types.CPointer(types.uint8), types.CPointer(types.float32)
 

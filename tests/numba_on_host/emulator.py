@@ -43,8 +43,8 @@ class Pointer:
         return tuple(np.uint32(x) for x in raw[first : first + count * size].view(kind))
 
 
-def _dp4a(a: Any, b: Any, c: Any) -> Any:
-    x, y = (np.array([v], U32).view(np.int8).astype(np.int64) for v in (a, b))
+def _dp4a(a: Any, b: Any, c: Any, first: Any = np.int8) -> Any:
+    x, y = (np.array([v], U32).view(kind).astype(np.int64) for v, kind in ((a, first), (b, np.int8)))
     return np.int32(int(c) + int((x * y).sum()))
 
 
@@ -66,6 +66,9 @@ OPS = SimpleNamespace(
     divide=lambda a, b: F32(a) / F32(b),
     square_root=lambda x: np.sqrt(F32(x)),
     dp4a=_dp4a,
+    dp4a_unsigned=lambda a, b, c: _dp4a(a, b, c, np.uint8),
+    first_byte=lambda w: F32(np.array([w], U32).view(np.int8)[0]),
+    second_byte=lambda w: F32(np.array([w], U32).view(np.int8)[1]),
     float_of_half=lambda h: np.array([h], np.uint16).view(np.float16).astype(F32)[0],
     half_of_float=lambda x: np.uint32(np.array([x], F32).astype(np.float16).view(np.uint16)[0]),
     round_to_int=lambda x: np.int32(np.rint(F32(x))),

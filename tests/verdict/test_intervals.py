@@ -101,10 +101,10 @@ def test_an_interval_is_seeded_and_fast() -> None:
     r = 1 + np.random.default_rng(0).normal(0, 0.01, 16)
     assert intervals.interval(r, 4) == intervals.interval(r, 4)
     assert intervals.interval(r, 4) != intervals.interval(r, 5)
-    start = time.perf_counter()
+    start = time.process_time()
     for seed in range(5):
         intervals.interval(r, seed)
-    assert (time.perf_counter() - start) / 5 < 0.1
+    assert (time.process_time() - start) / 5 < 0.1
 
 
 @settings(max_examples=60, deadline=None)

@@ -75,7 +75,7 @@ def test_l3_figures_agree() -> None:
 @pytest.mark.parametrize(
     ("probe", "case", "variant", "word"),
     [
-        ("l1", "ffn_down_14b", "dpl_pf", "GO"),
+        ("l1", "ffn_down_14b", "dpl", "GO"),
         ("l2", "decode13", "pdl_entry", "NO-GO"),
         ("l3", "gate_up_14b", "form_b", "NO-GO"),
     ],
@@ -85,20 +85,17 @@ def test_verdicts(probe: str, case: str, variant: str, word: str) -> None:
     assert found is not None and found.value == word
 
 
-def test_a_layout_answers_for_its_forms_and_for_no_others() -> None:
+def test_a_figure_answers_for_its_very_variant() -> None:
     rate = figure("l1", "ffn_down_14b", "dpl", "content_gbps")
     assert rate is not None and rate.value == 212.9
-    assert figure("l1", "ffn_down_14b", "dpl_loop", "content_gbps") is rate
-    assert figure("l1", "ffn_down_14b", "dpl_pf", "content_gbps") is rate
-    assert figure("l1", "ffn_down_14b", "dpl_pf3", "content_gbps") is None
-    assert figure("l1", "ffn_down_14b", "dpl_stream", "content_gbps") is None
+    assert figure("l1", "ffn_down_14b", "dpl_loop", "content_gbps") is None
     assert figure("l1", "ffn_down_14b", "gpl_loop", "content_gbps") is None
     assert {f.variant for f in figures("l3", "gate_up_14b", "form_b_staged")} == {"form_b_staged"}
     assert figures("l9") == ()
 
 
 def test_what_holds_for_all_cases_answers_for_each() -> None:
-    registers = figure("l1", "attn_v_14b", "dpl_loop", "registers")
+    registers = figure("l1", "attn_v_14b", "dpl", "registers")
     assert registers is not None and registers.value == 48
 
 
