@@ -158,7 +158,6 @@ VERDICT_COLUMNS: tuple[Column, ...] = (
 )
 
 SWEEP = "sweep_"  # cases that begin so are points of a sweep: their probe's own section shows them
-SOURCE_COLUMN = Column("source", lambda r: r.source, text=True)
 
 
 def rows_table(rows: Sequence[Row], columns: Sequence[Column], markdown: bool = False) -> str:
