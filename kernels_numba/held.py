@@ -1,16 +1,10 @@
-"""q6_K units for kernels that meet many rows with the same activations. Twin of kernels_cu/held.cuh.
+"""q6_K units with register-resident activations. Twin of kernels_cu/held.cuh, which says why no bit changes.
 
-That file says why the rearranged arithmetic keeps the reference order's bits. `functions(ops, layout)`
-compiles the same source for the GPU (`gpu_ops()`) or the CPU (`cpu_ops()`); `rows` adds what a ring's
-consumers read out of shared memory. Flat tuples travel:
-
-    held    8 words of int8, scale as float32, the two biases as int32
-    place   byte offsets of ql, qh, sc and d from the row's start
-    group   masks of the low and high bits, and the factors of their sums (GGUF order only)
-    piece   weights: 4 + 2 words (group order) or 8 + 8 (GGUF order), two scales, d
+held    8 words of int8, scale as float32, the two biases as int32
+place   byte offsets of ql, qh, sc and d from the row's start
+group   masks of the low and high bits, and the factors of their sums (GGUF order only)
+piece   weights: 4 + 2 words (group order) or 8 + 8 (GGUF order), two scales, d
 """
-
-from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +14,7 @@ from numba import float32, int32, uint32
 from kernels_numba import q6k, ring
 from probes.formats.layouts import Layout
 
-MAGIC = 12582912.0
-"""1.5 * 2^23: an integer below 2^22 added to its bits is the float MAGIC + integer."""
-
+MAGIC = 12582912.0  # 1.5 * 2^23: an integer below 2^22 added to its bits is the float MAGIC + integer
 MAGIC_BITS = 0x4B400000
 
 
@@ -119,16 +111,12 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
         return finish(dot0, dot1, p[16], p[17], h[8])
 
     return SimpleNamespace(
-        activation=q6k._activation(ops),
-        hold=hold,
-        place=place,
-        group_of=group_of,
+        activation=q6k._activation(ops), hold=hold, place=place, group_of=group_of,
         term=term_group if grouped else term_gguf,
-    )
+    )  # fmt: skip
 
 
-def _shared_piece(ops: SimpleNamespace, grouped: bool) -> Any:
-    """piece(row address, place): one unit's weights out of shared memory."""
+def _shared_piece(ops: SimpleNamespace, grouped: bool) -> Any:  # piece(row address, place)
     asm = ring.statements()
     load16, load8, load2 = asm.load16, asm.load8, asm.load2
 
@@ -153,7 +141,7 @@ def _shared_piece(ops: SimpleNamespace, grouped: bool) -> Any:
 
 
 def rows(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
-    """q6_K of one layout for a ring's consumers: see ring_rows.py."""
+    """q6_K of one layout as a weight format of ring_rows.py."""
     unit, pinned = functions(ops, lay), ring.statements().pinned
     group_of = unit.group_of
 

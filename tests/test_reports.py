@@ -61,7 +61,7 @@ def test_the_readme_is_made_from_the_reports() -> None:
 
 def test_recorded_resources_are_of_the_kernels_as_they_are() -> None:
     try:
-        head = resources.resources_head()
+        head = resources.recorded()[0]
     except Unavailable as error:
         pytest.fail(str(error))
     for name in protocol.names():
@@ -78,11 +78,11 @@ def test_recorded_resources_are_what_the_compilers_say() -> None:
     from kernels_numba import compile as numba_compile
     from probes.commands.resources import ARCHS
 
-    known = resources.load_resources()
+    known = resources.recorded()[1]
     made = [row for arch in ARCHS for row in numba_compile.offline("l1", arch)]
     made += numba_compile.offline("l1_ring", ARCHS[0])
     try:
-        if build.compiler_version() == resources.resources_head().tool["nvcc"]:
+        if build.compiler_version() == resources.recorded()[0].tool["nvcc"]:
             made += [
                 row for stem in protocol.table("l1").STEMS for row in build.offline(f"{stem}.cu", ARCHS[0])
             ]

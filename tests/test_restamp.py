@@ -175,7 +175,7 @@ def test_what_the_script_asks_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         if p.parent.name not in ("runs", "build")
     }
     assert found["reports"] == heads and found["launches"].keys() == heads.keys()
-    assert found["sources"] == recorded.resources_head().sources_sha256
+    assert found["sources"] == recorded.recorded()[0].sources_sha256
     assert found["launches"]["nvidia-h200/l1"] != found["launches"]["nvidia-h200/l1-sweep"]
     shutil.copytree(ROOT / "out", tmp_path / "out", ignore=shutil.ignore_patterns("build", "runs"))
     monkeypatch.chdir(tmp_path)

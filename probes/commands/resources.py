@@ -24,7 +24,7 @@ from probes.device import resources as recorded
 from probes.device.facts import compute_capability
 from probes.engine import digests as keys
 from probes.engine import probe
-from probes.engine.compiling import Wanted, compile_all
+from probes.engine.compiling import Asked, compile_all
 from probes.report import store
 from probes.report.provenance import versions
 from probes.verdict import bars
@@ -79,7 +79,7 @@ def _compiled() -> list[tuple[str, str, int]]:
     """All that is wanted, compiled by as many processes as there are cores. Raises Unavailable."""
     found = wanted()
     for arch in dict.fromkeys(arch for _, arch, _ in found):
-        mine = [Wanted(s, tuple(numba_compile.able(s, arch)), n) for s, a, n in found if a == arch]
+        mine = [Asked(s, tuple(numba_compile.able(s, arch)), n) for s, a, n in found if a == arch]
         for why in compile_all(mine, arch).values():
             raise Unavailable(why)
     return found

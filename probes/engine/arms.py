@@ -10,7 +10,7 @@ from typing import Any
 from probes.core.types import Backend, Unavailable
 from probes.engine.bench import Bench, Spec, cap_smem
 from probes.engine.plan import Planned, check_fit, refused
-from probes.engine.probe import Arms, Case, Plan, Variant
+from probes.engine.probe import Arms, Case, PlanPart, Variant
 from probes.gpu.kernels import Kernel
 from probes.gpu.timing import Arm
 from probes.report.rows import Row
@@ -37,8 +37,8 @@ def fitted(bench: Bench, kernel: Kernel, planned: Planned, held: int) -> Planned
 
 
 def bind(
-    probe: str, part: Plan, arms: Arms, material: Any, bench: Bench, case: Case, variants: Sequence[Variant],
-    kernels: Kernels, args: argparse.Namespace,
+    probe: str, part: PlanPart, arms: Arms, material: Any, bench: Bench, case: Case,
+    variants: Sequence[Variant], kernels: Kernels, args: argparse.Namespace,
 ) -> tuple[list[tuple[Spec, Arm]], list[Row]]:  # fmt: skip
     """A case's arms in the report's order, and the rows of what must not run, each with the reason."""
     bound: list[tuple[Spec, Arm]] = []

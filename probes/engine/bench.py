@@ -17,7 +17,7 @@ from kernels_numba import compile as numba_compile
 from probes.core.types import BACKENDS, Backend, Binary, LaunchConfig, Progress, Unavailable
 from probes.device import pipeline
 from probes.engine import judge
-from probes.engine.compiling import Wanted, compile_all
+from probes.engine.compiling import Asked, compile_all
 from probes.engine.plan import Planned, described, occupy
 from probes.engine.probe import Case, Variant
 from probes.formats import checksum
@@ -82,8 +82,8 @@ class Bench:
 
     def compile(self, wanted: Mapping[str, Sequence[str]], min_blocks: int = 0) -> None:
         """Compile what the cache lacks of all that will be asked for, the harness' kernels too, at once."""
-        asked = [Wanted(s, tuple(filter(self._able, names)), min_blocks) for s, names in wanted.items()]
-        asked.append(Wanted("harness", HARNESS))
+        asked = [Asked(s, tuple(filter(self._able, names)), min_blocks) for s, names in wanted.items()]
+        asked.append(Asked("harness", HARNESS))
         self._failed = COMPILE(asked, self.gpu.facts.arch, self.backends, self.progress)
 
     def _able(self, name: str) -> bool:

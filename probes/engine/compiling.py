@@ -26,7 +26,7 @@ _WORK = "from kernels_numba.compile import work; work()"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Asked:
     """Kernels of one file, the same in both languages; `min_blocks` as --blocks-per-sm."""
 
     stem: str
@@ -35,7 +35,7 @@ class Wanted:
 
 
 def compile_all(
-    wanted: Iterable[Wanted], arch: str, backends: Sequence[Backend] = ("cu", "numba"),
+    wanted: Iterable[Asked], arch: str, backends: Sequence[Backend] = ("cu", "numba"),
     progress: Progress | None = None, workers: int = 0,
 ) -> dict[Backend, str]:  # fmt: skip
     """Compile what the cache lacks, in `workers` processes (0: a core each); why a backend could not."""
@@ -61,17 +61,17 @@ def compile_all(
     return failed
 
 
-def _chunks(asked: Sequence[Wanted], arch: str, most: int) -> list[list[Wanted]]:
+def _chunks(asked: Sequence[Asked], arch: str, most: int) -> list[list[Asked]]:
     """The Numba kernels that the cache lacks in at most so many parts of like cost, the longest first."""
     lacking = [
         (w, name) for w in asked for name in numba_compile.missing(w.stem, w.names, arch, w.min_blocks)
     ]
     lacking.sort(key=lambda row: -_cost(row[1]))
-    chunks: list[list[Wanted]] = [[] for _ in range(min(most, len(lacking)))]
+    chunks: list[list[Asked]] = [[] for _ in range(min(most, len(lacking)))]
     costs = [0] * len(chunks)
     for w, name in lacking:
         least = costs.index(min(costs))
-        chunks[least].append(Wanted(w.stem, (name,), w.min_blocks))
+        chunks[least].append(Asked(w.stem, (name,), w.min_blocks))
         costs[least] += _cost(name)
     return chunks
 
@@ -80,7 +80,7 @@ def _cost(name: str) -> int:
     return RING_COST if pipeline.since(name) > (0, 0) else 1
 
 
-def _numba(chunk: Sequence[Wanted], arch: str) -> None:
+def _numba(chunk: Sequence[Asked], arch: str) -> None:
     """Compile in a process of its own. Raises Unavailable with what it said; leaves a fault to the loader."""
     roots = [str(Path(numba_compile.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, roots))}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import fsum
 
 from probes.core.types import BACKENDS, Backend
-from probes.engine.probe import Analysis, Contest
+from probes.engine.probe import AnalysisPart, Contest
 from probes.report import tables
 from probes.report.rows import Row
 from probes.verdict import bars, intervals, record
@@ -79,7 +79,7 @@ def both(rows: Sequence[Row], contest: Contest, variant: str) -> tuple[Row, Row]
     return (row, base) if row and base else None
 
 
-def blocked(row: Row, base: Row, analysis: Analysis) -> str | None:
+def blocked(row: Row, base: Row, analysis: AnalysisPart) -> str | None:
     """What keeps a pair from a verdict: a missing proof, warm weights, or what the probe knows."""
     if row.missing:
         return row.missing[0]
@@ -88,15 +88,15 @@ def blocked(row: Row, base: Row, analysis: Analysis) -> str | None:
     return analysis.blocked(row, base)
 
 
-def judge(rows: Sequence[Row], contests: Sequence[Contest], analysis: Analysis, seed: int) -> list[Row]:
+def judge(rows: Sequence[Row], contests: Sequence[Contest], analysis: AnalysisPart, seed: int) -> list[Row]:
     """Verdict rows of every contest, variant and backend. The same rows and seed give the same verdicts."""
     timed = [r for r in rows if r.source == "measured" and r.samples_s and r.role != "verdict"]
+    order = [(c, v, b) for c in contests for v in c.variants for b in BACKENDS]
+    order.sort(key=lambda x: x[0].over != "all" and BACKENDS.index(x[2]))
     out: list[Row] = []
-    for contest in contests:
-        for variant in contest.variants:
-            for backend in BACKENDS:
-                mine = [r for r in timed if r.backend == backend]
-                out += _Judged(mine, contest, variant, backend, analysis, seed).rows()
+    for contest, variant, backend in order:
+        mine = [r for r in timed if r.backend == backend]
+        out += _Judged(mine, contest, variant, backend, analysis, seed).rows()
     return out
 
 
@@ -108,7 +108,7 @@ class _Judged:
     contest: Contest
     variant: str
     backend: Backend
-    analysis: Analysis
+    analysis: AnalysisPart
     seed: int
 
     def rows(self) -> list[Row]:

@@ -104,7 +104,7 @@ class Evidence:
 Fit = Callable[[str], dict[Backend, int]]  # a kernel's blocks per SM in each backend that works here
 
 
-class Table(Protocol):
+class TablePart(Protocol):
     """A probe's table part."""
 
     QUESTION: str
@@ -133,7 +133,7 @@ class Table(Protocol):
     def listing(self) -> list[str]: ...
 
 
-class Data(Protocol):
+class DataPart(Protocol):
     """A probe's data part."""
 
     # The oracle shown right at a small size, before anything is predicted. Raises WrongResult.
@@ -142,7 +142,7 @@ class Data(Protocol):
     def check(self, case: Case, args: argparse.Namespace) -> None: ...
 
 
-class Plan(Protocol):
+class PlanPart(Protocol):
     """A probe's plan part."""
 
     # Kernel file -> symbols that the flags need.
@@ -165,7 +165,7 @@ class Plan(Protocol):
 
 
 class Arms(Protocol):
-    """A probe's arms, made once a run; `material` is what `open` gave."""
+    """A probe's arms, made once a run; `material` is what `open` gave. Those with a body may be left out."""
 
     # A case's data on the device, and what must come out; held by `stack`. Raises Unavailable.
     def open(self, case: Case, variants: Sequence[Variant], stack: ExitStack) -> Any: ...
@@ -174,11 +174,17 @@ class Arms(Protocol):
     # Plain reads of as many bytes as the case's weights hold.
     def reads(self, material: Any, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]: ...
     # What must be seen of an arm besides its times. Raises WrongResult.
-    def prove(self, material: Any, planned: Planned, spec: Spec) -> Evidence: ...
+    def prove(self, material: Any, planned: Planned, spec: Spec) -> Evidence:
+        return Evidence()
+
     # What a row says once it was timed, among the rows that were timed with it.
-    def settle(self, material: Any, planned: Planned, arm: Arm, row: Row, rows: Sequence[Row]) -> None: ...
+    def settle(self, material: Any, planned: Planned, arm: Arm, row: Row, rows: Sequence[Row]) -> None:
+        return None
+
     # Further rows of a case, which no arm gives.
-    def more(self, material: Any, variants: Sequence[Variant]) -> list[Row]: ...
+    def more(self, material: Any, variants: Sequence[Variant]) -> list[Row]:
+        return []
+
     # For the profiler: launches in the order of the rows, and no timing of ours.
     def once(self, material: Any, arms: Sequence[tuple[Spec, Arm]]) -> list[Row]: ...
 
@@ -193,7 +199,7 @@ class ArmsPart(Protocol):
     ) -> Arms: ...  # fmt: skip
 
 
-class Analysis(Protocol):
+class AnalysisPart(Protocol):
     """A probe's analysis part."""
 
     # One group's rows that decide a variant: itself and its baseline.
@@ -208,7 +214,7 @@ class Analysis(Protocol):
     def why_all(self, rows: Sequence[Row], contest: Contest, row: Row) -> list[str]: ...
 
 
-class Report(Protocol):
+class ReportPart(Protocol):
     """A probe's report part."""
 
     # Its own sections, after the tables of all probes.
@@ -231,9 +237,9 @@ def _part(piece: str) -> Callable[[str], Any]:
     return lambda name: importlib.import_module(f"probes.{name}.{piece}")
 
 
-table: Callable[[str], Table] = _part("table")
-data: Callable[[str], Data] = _part("data")
-plan: Callable[[str], Plan] = _part("plan")
+table: Callable[[str], TablePart] = _part("table")
+data: Callable[[str], DataPart] = _part("data")
+plan: Callable[[str], PlanPart] = _part("plan")
 arms: Callable[[str], ArmsPart] = _part("arms")
-analysis: Callable[[str], Analysis] = _part("analysis")
-report: Callable[[str], Report] = _part("report")
+analysis: Callable[[str], AnalysisPart] = _part("analysis")
+report: Callable[[str], ReportPart] = _part("report")

@@ -17,7 +17,7 @@ from probes.engine import arms as binding
 from probes.engine.arms import Kernels
 from probes.engine.bench import Bench, Spec
 from probes.engine.plan import Planned, refused
-from probes.engine.probe import Arms, Case, Plan, Variant
+from probes.engine.probe import Arms, Case, PlanPart, Variant
 from probes.gpu.kernels import Kernel
 from probes.gpu.timing import Arm
 from probes.report import tables
@@ -30,7 +30,7 @@ SAME = "the same launch as {}"
 
 
 def rows_of(
-    probe: str, part: Plan, arms: Arms, bench: Bench, kind: str, case: Case, variants: Sequence[Variant],
+    probe: str, part: PlanPart, arms: Arms, bench: Bench, kind: str, case: Case, variants: Sequence[Variant],
     kernels: Kernels, args: argparse.Namespace,
 ) -> Iterator[list[Row]]:  # fmt: skip
     """Rows of one case's points, round after round as the probe asks for them, and of the reads beside."""

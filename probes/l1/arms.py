@@ -13,7 +13,7 @@ from probes.core.types import Backend, Unavailable
 from probes.engine.arms import Kernels
 from probes.engine.bench import Bench, Spec
 from probes.engine.plan import Planned
-from probes.engine.probe import Arms, Case, Evidence, Variant
+from probes.engine.probe import Arms, Case, Variant
 from probes.engine.profile import once
 from probes.formats import checksum
 from probes.formats.layouts import LAYOUTS
@@ -46,7 +46,7 @@ class Layouts:
         return self.host.packed[v.layout.name].nbytes * self.copies
 
 
-class LayoutArms:
+class LayoutArms(Arms):
     """See `probes.engine.probe.Arms`."""
 
     def __init__(self, bench: Bench, args: argparse.Namespace, kernels: Kernels) -> None:
@@ -110,18 +110,10 @@ class LayoutArms:
                     out[key] = self.bench.read(w.case, *key, held, size, w.copies, sums, want)
         return list(out.values())
 
-    def prove(self, material: Layouts, planned: Planned, spec: Spec) -> Evidence:
-        """Nothing besides the times."""
-        return Evidence()
-
     def settle(self, material: Layouts, planned: Planned, arm: Arm, row: Row, rows: Sequence[Row]) -> None:
         """Nothing more to say."""
         if planned.variant.role == "choice":
             row.notes.append(f"dispatched to {planned.variant.of}")
-
-    def more(self, material: Layouts, variants: Sequence[Variant]) -> list[Row]:
-        """No rows besides the arms'."""
-        return []
 
     def once(self, material: Layouts, arms: Sequence[tuple[Spec, Arm]]) -> list[Row]:
         """Each arm once."""

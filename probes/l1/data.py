@@ -25,15 +25,12 @@ U32: TypeAlias = NDArray[np.uint32]
 class Weights:
     """One case's data on the host."""
 
-    packed: dict[str, U8]
-    """By layout, u8[od, stride]."""
+    packed: dict[str, U8]  # by layout, u8[od, stride]
     x8: U8
     rows: NDArray[np.int64]
     """The rows that the oracle computed: all of a small matrix, else a seeded sample."""
-    want: U32
-    """Their sums, as words."""
-    streamed: dict[str, U32]
-    """Their checksums of the stream form, by layout."""
+    want: U32  # their sums, as words
+    streamed: dict[str, U32]  # their checksums of the stream form, by layout
 
 
 def weights(case: Case, layouts: Sequence[Layout], seed: int, file: Path | None) -> Weights:

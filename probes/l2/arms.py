@@ -74,14 +74,14 @@ class LayerOnDevice:
     `finals`: by KV length the words after all layers, once decode13's kernels were held to the oracle.
     """
 
-    layer: data.Layer
+    layer: data.LayerOracle
     device: dict[str, Buffer]
     shared: dict[str, Buffer]
     count: int
     finals: dict[int, NDArray[np.uint32]] = field(default_factory=dict)
 
 
-class ChainArms:
+class ChainArms(Arms):
     """See `probes.engine.probe.Arms`."""
 
     def __init__(self, bench: Bench, args: argparse.Namespace, kernels: Kernels, keep: ExitStack) -> None:
@@ -223,7 +223,7 @@ class ChainArms:
                 self.keep, gamma0=host.gamma[0], gamma1=host.gamma[1], h0=host.hidden, h1=size, h2=size
             )
             device = {name: self.keep.enter_context(Buffer.of(array, count)) for name, array in weights}
-            self.layers = LayerOnDevice(data.Layer(host), device, shared, count)
+            self.layers = LayerOnDevice(data.LayerOracle(host), device, shared, count)
         return self.layers
 
     def _decode(self, case: ChainCase, mine: Kernels, stack: ExitStack) -> Opened:

@@ -60,8 +60,7 @@ class Step:
     block: int = BLOCK
     weight_bytes: int = 0
     """Bytes that no other launch of the chain reads and that come from cold memory."""
-    smem_bytes: int = 0
-    """Dynamic shared memory that the kernel itself uses: a ring's stages."""
+    smem_bytes: int = 0  # dynamic shared memory that the kernel itself uses: a ring's stages
 
     def entry_point(self, kind: str) -> str:
         """The compiled kernel of one kind; a kernel without a late kind takes its entry kind."""
@@ -312,10 +311,10 @@ def steps(
     case: ChainCase, facts: DeviceFacts, choices: Choices | None = None, plain: bool = False
 ) -> tuple[Step, ...]:
     """The launches of a chain of ring kernels, in PDL arms or in the plain graph. Raises as `step_of`."""
-    given = choices or {}
 
     def step(m: Matrix, buffers: tuple[str, str, str, str]) -> Step:
-        return step_of(m, buffers, given.get(m.name) or chosen(case.chain, m, facts), facts, plain)
+        choice = (choices or {}).get(m.name) or chosen(case.chain, m, facts)
+        return step_of(m, buffers, choice, facts, plain)
 
     if m := MATRICES.get(case.chain):
         hands = [ping_pong(k) for k in range(table.CHAIN)]

@@ -20,8 +20,7 @@ from probes.formats.checksum import bits
 from probes.formats.layer import F16
 from probes.gpu import counters
 from probes.gpu.graph import Eager, capture
-from probes.gpu.kernels import Kernel, Launch, int32, int64
-from probes.gpu.kernels import Step as Several
+from probes.gpu.kernels import Kernel, Launch, Launches, int32, int64
 from probes.gpu.memory import Buffer
 from probes.gpu.timing import Arm, Output, synchronize
 from probes.l2 import chains, data, table
@@ -63,7 +62,7 @@ class Chain:
 
     def launches(
         self, steps: Sequence[Step], arm: Launching, stamps: int = 0, copies: int | None = None
-    ) -> list[Several]:
+    ) -> list[Launches]:
         """An arm's launches, several per copy; `stamps`: address of two 64-bit words per launch, 0: none."""
         pdl, stamp = table.dispatch(arm), chains.STAMP if stamps else 0
         out, k = [], 0
@@ -75,7 +74,7 @@ class Chain:
                 config = launch_config(step, self.smem.get(step.kernel, 0), pdl)
                 chain.append(Launch(self.kernels[step.entry_point(arm.kind)], config, (*args, *end)))
                 k += 1
-            out.append(Several(tuple(chain)))
+            out.append(Launches(tuple(chain)))
         return out
 
 
@@ -90,8 +89,7 @@ class Overlap:
     """Seconds by which each launch started before its predecessor's end, f64[interfaces]; below 0: a gap."""
 
     seconds: F64
-    step_s: float
-    """The timer's own step."""
+    step_s: float  # the timer's own step
 
     @property
     def median_s(self) -> float:

@@ -268,7 +268,7 @@ def plots(rows: Sequence[Row], path: Path) -> list[str]:
     points = analysis.tail_points(rows)
     if not points:
         return []
-    shown: dict[str, dict[str, list[pictures.Bar]]] = {}
+    shown: dict[str, dict[str, list[pictures.Mark]]] = {}
     swept = sorted(
         (r for r, _ in points), key=lambda r: (r.registers or 0, r.blocks_per_sm or 0, r.waves or 0)
     )
@@ -276,7 +276,7 @@ def plots(rows: Sequence[Row], path: Path) -> list[str]:
         panel = shown.setdefault(f"{row.registers} registers, {row.blocks_per_sm} blocks/SM", {})
         ratio, low, high = row.ratio_to_baseline or 1.0, row.ratio_low or 1.0, row.ratio_high or 1.0
         ends = (100 * (1 / ratio - 1 / high), 100 * (1 / low - 1 / ratio))
-        bar = pictures.Bar(row.waves or 0.0, 100 * (1 / ratio - 1), *ends)
+        bar = pictures.Mark(row.waves or 0.0, 100 * (1 / ratio - 1), *ends)
         panel.setdefault(row.variant, []).append(bar)
     file = path.with_name(f"{path.stem}_sweep.svg")
     if not pictures.panels(shown, "waves", "speedup, %", file):

@@ -64,15 +64,13 @@ Trigger = Literal["end", "start", "tail"]
 class Launching(Variant):
     """One way to launch a chain."""
 
-    kind: str = "plain"
-    """Which compiled kind of each kernel: plain, entry or late."""
+    kind: str = "plain"  # which compiled kind of each kernel: plain, entry or late
     pdl: bool = False
     trigger: Trigger = "end"
     graph: bool = True
     env: Mapping[str, str] | None = None
     """An environment of its own: PROBES_PDL=0 is the flip that decides; None is the caller's."""
-    off: str = ""
-    """The arm of such kernels under PROBES_PDL=0."""
+    off: str = ""  # the arm of such kernels under PROBES_PDL=0
 
 
 OFF = {"PROBES_PDL": "0"}
@@ -155,13 +153,11 @@ class ChainCase(Case):
     """One chain to run."""
 
     chain: str
-    kernel: str = "compute"
-    """A compute chain's kernel: compute (few registers) or wide (many)."""
+    kernel: str = "compute"  # A compute chain's kernel: compute (few registers) or wide (many)
     waves: float = COMPUTE_WAVES
     blocks: Mapping[Backend, int] = field(default_factory=dict)
     """Blocks per SM that a compute chain's waves are counted with."""
-    held: int = 0
-    """Blocks per SM that its kernel is held to by shared memory, 0 for no holding."""
+    held: int = 0  # blocks per SM that its kernel is held to by shared memory, 0 for no holding
 
 
 def arm(name: str) -> Launching:

@@ -18,7 +18,7 @@ from probes.engine.profile import once
 from probes.formats import checksum
 from probes.formats.checksum import bits
 from probes.gpu import timing
-from probes.gpu.kernels import Kernel, Launch, Step, int32
+from probes.gpu.kernels import Kernel, Launch, Launches, int32
 from probes.gpu.memory import Buffer
 from probes.gpu.timing import Arm, Output
 from probes.l3 import data, plan, table
@@ -48,7 +48,7 @@ class GateUp:
         return self.weights.address + k * self.weights.pitch
 
 
-class FusionArms:
+class FusionArms(Arms):
     """See `probes.engine.probe.Arms`. `largest`: the sweep's weights, of which each point takes its rows."""
 
     def __init__(self, bench: Bench, args: argparse.Namespace, kernels: Kernels) -> None:
@@ -128,14 +128,14 @@ class FusionArms:
             zeros = np.zeros(count, np.uint32)
             counters = d.stack.enter_context(Buffer.of(zeros))
             kept, words = (Output(counters, zeros.size, zeros),), counters.address
-        launches: list[Launch | Step] = []
+        launches: list[Launch | Launches] = []
         for k in range(d.copies):
             reader = _reader(planned, kernels[v.reader], d, d.copy(k), target, words)
             if not v.finisher:
                 launches.append(reader)
                 continue
             args = (*target, q8.address, int32(nf))
-            launches.append(Step((reader, Launch(kernels[v.finisher], plan.finish_config(nf), args))))
+            launches.append(Launches((reader, Launch(kernels[v.finisher], plan.finish_config(nf), args))))
         return Arm(name, launches, outputs[0], also=tuple(outputs[1:]), kept=kept)
 
     def reads(self, material: GateUp, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]:
@@ -197,13 +197,6 @@ class FusionArms:
         notes = [f"its blocks used {counts.size} of {sms} SMs"] if counts.size < sms else []
         notes += [f"load balance seen at {mine} blocks/SM, timed at {timed}"] if mine != timed else []
         return float(counts.max() / (launch.grid / sms)), "; ".join(notes)
-
-    def settle(self, material: GateUp, planned: Planned, arm: Arm, row: Row, rows: Sequence[Row]) -> None:
-        """Nothing more to say."""
-
-    def more(self, material: GateUp, variants: Sequence[Variant]) -> list[Row]:
-        """No rows besides the arms'."""
-        return []
 
     def once(self, material: GateUp, arms: Sequence[tuple[Spec, Arm]]) -> list[Row]:
         """Each arm once."""

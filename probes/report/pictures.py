@@ -9,7 +9,7 @@ from typing import NamedTuple
 from probes.core.types import BadInput
 
 
-class Bar(NamedTuple):
+class Mark(NamedTuple):
     """A point, and how far its interval reaches down and up."""
 
     x: float
@@ -18,7 +18,7 @@ class Bar(NamedTuple):
     up: float
 
 
-def panels(shown: Mapping[str, Mapping[str, Sequence[Bar]]], x_label: str, y_label: str, path: Path) -> bool:
+def panels(shown: Mapping[str, Mapping[str, Sequence[Mark]]], x_label: str, y_label: str, path: Path) -> bool:
     """A panel per title, a line per label; False where matplotlib is not installed. Raises BadInput."""
     try:
         import matplotlib

@@ -69,9 +69,9 @@ def built(name: str, bench: Bench, *argv: str) -> Iterator[Built]:
         for case in table.cases(args, facts.sms, fit):
             variants = table.variants(args, case)
             material = made.open(case, variants, stack)
-            plan = probe.plan(name)
-            bound, skipped = binding.bind(name, plan, made, material, bench, case, variants, kernels, args)
-            each = [*bound, *made.reads(material, list(kernels))]
+            part = probe.plan(name)
+            arms, skipped = binding.bind(name, part, made, material, bench, case, variants, kernels, args)
+            each = [*arms, *made.reads(material, list(kernels))]
             out.arms |= {f"{case.group}/{spec.name}": (spec, arm) for spec, arm in each}
             out.told |= {f"{r.group}/{r.variant}/{r.backend}": r.skipped or "" for r in skipped}
         for _, arm in out.arms.values():

@@ -30,7 +30,7 @@ def read_cubin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, b
 
 
 def test_a_cubin_says_what_its_kernels_cost(read_cubin: dict[str, bytes]) -> None:
-    known = resources.load_resources()
+    known = resources.recorded()[1]
     for arch in ("sm_90", "sm_121"):
         (found,) = cubin.kernels(read_cubin[arch]).items()
         assert found[0] == "harness_read"
@@ -79,7 +79,7 @@ def test_libraries_and_their_cubins(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert inside == machine_code.opcodes(path.with_suffix(".cubin")) and len(inside) == 3
     rows = {r.name: r.resources for r in build.offline("harness.cu", "sm_90")}
     assert rows.keys() == inside.keys()
-    assert rows["harness_read"] == resources.load_resources()["cu", "harness_read", "sm_90"]
+    assert rows["harness_read"] == resources.recorded()[1]["cu", "harness_read", "sm_90"]
     assert rows["harness_empty"] == Resources(4, 0, 0)
     good = path.read_bytes()
     for file in (path, path.with_suffix(".cubin")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -271,8 +272,9 @@ def test_flags_are_of_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bars_of_another_probe_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {name: bars.bars_sha256(name) for name in probe.names()}
-    whole = bars._file()
-    monkeypatch.setattr(bars, "_file", lambda: whole.replace(b"bar = 0.0165", b"bar = 0.0166"))
+    changed = copy.deepcopy(bars._file())
+    changed["l1"]["dpl"]["bar"] += 0.0001
+    monkeypatch.setattr(bars, "_file", lambda: changed)
     after = {name: bars.bars_sha256(name) for name in probe.names()}
     assert {name for name in before if before[name] != after[name]} == {"l1"}
 

@@ -17,7 +17,7 @@ from probes.core import settings
 from probes.core.types import Unavailable
 from probes.engine import bench as bench_module
 from probes.engine import compiling
-from probes.engine.compiling import Wanted, compile_all
+from probes.engine.compiling import Asked, compile_all
 from probes.formats.layouts import LAYOUTS
 from probes.report import provenance, tables
 
@@ -195,7 +195,7 @@ def test_a_target_that_the_compilers_do_not_know(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(Unavailable, match="harness_read for sm_999: ") as caught:
         numba_compile.compiled("harness", ["harness_read"], "sm_999")
     assert "\n" not in str(caught.value)
-    failed = compile_all([Wanted("harness", ("harness_read",))], "sm_999", ["numba"])
+    failed = compile_all([Asked("harness", ("harness_read",))], "sm_999", ["numba"])
     assert list(failed) == ["numba"] and "sm_999" in failed["numba"] and "\n" not in failed["numba"]
 
 
@@ -270,7 +270,7 @@ def test_one_backend_s_trouble_is_that_backend_s_alone(tools: Path) -> None:
     """The other is compiled, and nothing is raised; loading the broken one says why."""
     fake_nvcc(tools, "nvcc", f"{VERSION}\necho 'error: no such thing' >&2; exit 1")
     lines: list[str] = []
-    wanted = [Wanted("harness", ("harness_read", "harness_clock"))]
+    wanted = [Asked("harness", ("harness_read", "harness_clock"))]
     failed = compile_all(wanted, "sm_90", progress=lines.append)
     assert list(failed) == ["cu"] and "error: no such thing" in failed["cu"]
     assert numba_compile.missing("harness", ["harness_read", "harness_clock"], "sm_90") == []
@@ -282,15 +282,15 @@ def test_one_backend_s_trouble_is_that_backend_s_alone(tools: Path) -> None:
 def test_a_worker_that_dies_costs_numba_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PROBES_BUILD_DIR", str(tmp_path))
     monkeypatch.setattr(compiling, "_WORK", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    failed = compile_all([Wanted("harness", ("harness_read",))], "sm_90", ["numba"])
+    failed = compile_all([Asked("harness", ("harness_read",))], "sm_90", ["numba"])
     assert failed == {"numba": "Numba's compiler died of signal 11 on harness_read"}
 
 
 def test_chunks_hold_every_missing_kernel_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PROBES_BUILD_DIR", str(tmp_path))
     wanted = [
-        Wanted("l1", tuple(f"l1_{lay.name}_loop" for lay in LAYOUTS)),
-        Wanted("l1_ring", tuple(f"l1_{lay.name}_ring" for lay in LAYOUTS), 2),
+        Asked("l1", tuple(f"l1_{lay.name}_loop" for lay in LAYOUTS)),
+        Asked("l1_ring", tuple(f"l1_{lay.name}_ring" for lay in LAYOUTS), 2),
     ]
     for most in (1, 3, 5, 99):
         chunks = compiling._chunks(wanted, "sm_90", most)
@@ -322,9 +322,9 @@ def test_the_bench_compiles_what_was_asked_for_before_it_binds(monkeypatch: pyte
     bench = bench_module.Bench(gpu, 0, 8, lambda line: None)
     bench.compile({"l1": ["l1_gpl_loop"], "l1_ring": ["l1_gpl_ring", "l1_gpl_async"]}, 3)
     want = [
-        Wanted("l1", ("l1_gpl_loop",), 3),
-        Wanted("l1_ring", ("l1_gpl_async",), 3),  # an A100 has no bulk copies
-        Wanted("harness", bench_module.HARNESS),
+        Asked("l1", ("l1_gpl_loop",), 3),
+        Asked("l1_ring", ("l1_gpl_async",), 3),  # an A100 has no bulk copies
+        Asked("harness", bench_module.HARNESS),
     ]
     assert calls == [(want, "sm_80", ("cu", "numba"))]
     with pytest.raises(Unavailable, match="no nvcc here"):

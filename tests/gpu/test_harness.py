@@ -279,7 +279,7 @@ def test_no_gpu_is_one_line(host_gpu: HostGpu, commands: Commands, fault: Any, s
     host_gpu.fail["cuInit"] = fault
     done = commands("l1")
     assert done.code == 2 and said in done.err and len(done.err.splitlines()) == 1
-    assert not facts.present()
+    assert not facts.look().count
 
 
 def test_what_was_taken_is_given_back(small_l1: HostGpu, commands: Commands) -> None:

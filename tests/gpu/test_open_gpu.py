@@ -46,7 +46,7 @@ def test_a_gpu_that_is_there(gpu: FakeDriver) -> None:
     assert (got.facts.slug, got.facts.sms, got.facts.arch) == ("nvidia-h200", 132, "sm_90")
     assert (got.driver, got.environment, got.host_memory) == ("CUDA 13.0", [], False)
     assert got.free_bytes() == (100 * GIB, 140 * GIB)
-    assert facts.present() and facts.why_absent() == ""
+    assert facts.look().count and facts.look().why == ""
     with pytest.raises(BadInput, match=r"no device 1; this machine has 1 \(0 to 0\)"):
         facts.open_gpu(1)
 

@@ -261,7 +261,13 @@ def test_a_numba_split_of_any_length_equals_the_oracle(kv: int, monkeypatch: pyt
     cache, n = decode_layer.cache(TINY, kv, kv + 1), decode_layer.splits(kv)
     want = decode_layer.attention_split(q, cache, kv)
     got = np.full_like(want, np.nan)
-    args = [q, cache.reshape(-1).view(np.uint8), got, *map(np.int32, (2, kv, n)), np.float32(decode_layer.SCALE)]
+    args = [
+        q,
+        cache.reshape(-1).view(np.uint8),
+        got,
+        *map(np.int32, (2, kv, n)),
+        np.float32(decode_layer.SCALE),
+    ]
     emulator().launch(monkeypatch, twins._FORMS["attention_split"][0], args, 2 * n, 256, [2 * n - 1])
     np.testing.assert_array_equal(bits(got[5:, -1]), bits(want[5:, -1]))
     assert np.isnan(got).sum() == got.size - 5 * decode_layer.CONSTANTS.part

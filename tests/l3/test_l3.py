@@ -25,6 +25,7 @@ from probes.l3 import table as l3
 from probes.report import store, tables
 from probes.report.rows import Row
 from probes.verdict import record
+from tests.formats.bounds import q4k_bound
 
 GB10, H200 = profiles.load("gb10"), profiles.load("h200")
 
@@ -341,6 +342,6 @@ def test_real_q4k_tensors_give_the_product_that_float64_gives() -> None:
     raw, _ = data.read_gate_up(REAL, TENSOR, TENSOR)
     x8 = q8.random_x8(1536, 3)
     rows = np.arange(128)
-    exact, bound = q4k.float64_bound(raw, x8, rows)
+    exact, bound = q4k_bound(raw, x8, rows)
     assert (np.abs(q4k.reference(raw, x8).astype(np.float64) - exact) <= bound).all()
     np.testing.assert_array_equal(raw[:64], raw[64:])
