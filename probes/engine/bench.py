@@ -51,11 +51,6 @@ class Spec:
     rotation_bytes: int | None = None
 
     @property
-    def variant(self) -> str:
-        """The variant's name."""
-        return self.planned.variant.name
-
-    @property
     def backend(self) -> Backend:
         """The kernel's."""
         return self.kernel.backend
@@ -63,7 +58,7 @@ class Spec:
     @property
     def name(self) -> str:
         """The arm's name inside a case."""
-        return f"{self.variant}/{self.backend}"
+        return f"{self.planned.variant.name}/{self.backend}"
 
 
 @dataclass

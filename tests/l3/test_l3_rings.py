@@ -59,7 +59,7 @@ def made(bench: Bench, nf: int, cols: int = 5120) -> dict[str, Arm]:
     material = arms.open(case, variants, stack)
     bound, skipped = binding.bind("l3", plan, arms, material, bench, case, variants, kernels, args)
     assert not skipped
-    return {spec.variant: arm for spec, arm in bound}
+    return {spec.planned.variant.name: arm for spec, arm in bound}
 
 
 def test_every_arm_has_counters_of_its_own(l3_gpu: HostGpu, host_bench: Bench) -> None:
