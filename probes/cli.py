@@ -170,12 +170,11 @@ def show(done: Run) -> int:
 
     for line in tables.remarks(done.head):
         print(line)
-    for section in probe.report(done.name).sections(done.rows, False):
-        print(f"\n{section}")
+    parts = probe.report(done.name).sections(done.rows, False)
     if done.head.mode == "measure":
-        if under := tables.verdicts_under(done.head):
-            print(f"\n{under}")
-        print(f"\n{tables.verdict_table(done.rows)}")
+        parts += [x for x in (tables.verdicts_under(done.head), tables.verdict_table(done.rows)) if x]
+    for part in parts:
+        print(f"\n{part}")
     return code_of(done)
 
 

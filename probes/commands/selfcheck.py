@@ -50,11 +50,10 @@ def measure(bench: Bench, runs: int) -> Iterator[list[Row]]:
                 material = arms.open(run, variants, stack)
                 found, _ = binding.bind("l1", part, arms, material, bench, run, variants, kernels, args)
                 spec, arm = next((s, a) for s, a in found if s.backend == backend)
-                same = []
-                for name in ARMS:
-                    planned = replace(spec.planned, variant=Variant(name=name, baseline=ARMS[0]), read="")
-                    own = replace(spec, planned=planned)
-                    same.append((own, Arm(own.name, arm.launches, arm.output)))
+                variants_of = [Variant(name=name, baseline=ARMS[0]) for name in ARMS]
+                plans = [replace(spec.planned, variant=v, read="") for v in variants_of]
+                specs = [replace(spec, planned=planned) for planned in plans]
+                same = [(own, Arm(own.name, arm.launches, arm.output)) for own in specs]
                 bench.seed += 1
                 yield bench.measure("selfcheck", same, run.id)
 
@@ -135,8 +134,7 @@ def _work(args: argparse.Namespace) -> int:
     bench = Bench(gpu, args.seed, args.windows, cli.teller(args.quiet))
     head = provenance.collect(
         mode="measure", device=gpu.facts.slug, seed=args.seed, kernels_sha256=digests.sources("l1"),
-        driver=facts.driver_version(), neighbours=facts.neighbours(args.device),
-        environment=gpu.environment,
+        driver=facts.driver_version(), neighbours=facts.neighbours(args.device), environment=gpu.environment,
     )  # fmt: skip
     folder = Path("out") / gpu.facts.slug if args.record else args.out
     with store.ReportFile(folder / "selfcheck.json", head) as file:

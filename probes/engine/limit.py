@@ -66,10 +66,7 @@ class Nearest:
 def nearest(
     rows: Sequence[Row], reads: Sequence[Row], target: float | None, medians: bool = False
 ) -> Nearest | None:
-    """How near the fastest of `rows` comes; None where either was not measured.
-
-    medians: the fraction is that of the medians, as the row states it, and not that of the paired samples.
-    """
+    """How near the fastest of `rows` comes, by paired samples or (medians) as its row says; None: unknown."""
     if not rows or not reads:
         return None
     row, read = (min(some, key=lambda r: r.time_s or 0.0) for some in (rows, reads))
@@ -112,7 +109,6 @@ class Figures:
 
     @property
     def keeps(self) -> str:
-        """See `keeps` of this module."""
         return keeps(self.share, self.row.profiler_issue_fraction, self.time_s, self.read_s, self.ring)
 
 
@@ -133,7 +129,6 @@ def of_variants(rows: Sequence[Row], shown: Mapping[str, bool]) -> list[Figures]
 
 
 def table(found: Sequence[Figures], markdown: bool) -> str:
-    """A line each."""
     heads = ["case", "variant", "backend", "DRAM GB/s", "of ceiling", "DRAM", "issue", "in flight at most"]
     heads += ["time", "by the profiler", "beyond a plain read", "of same-bytes read", "kept from 1.00 by"]
     return tables.table(heads, [_cells(f) for f in found], markdown, left=[*heads[:3], heads[-1]])

@@ -103,8 +103,7 @@ def _row(
         work, res, planned.config, facts, planned.in_flight_bytes, planned.requested_bytes,
         l1_wavefronts=planned.wavefronts,
     )  # fmt: skip
-    row.time_s = found.time_s
-    row.content_gbps = work.content_bytes / found.time_s / 1e9
+    row.time_s, row.content_gbps = found.time_s, work.content_bytes / found.time_s / 1e9
     row.read_ceiling_gbps = facts.ceiling_bps / 1e9
     row.fraction_of_ceiling = row.content_gbps / row.read_ceiling_gbps
     row.notes.append(f"binds: {found.limiter} (a roofline, blind to waves)")

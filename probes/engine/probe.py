@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from probes.report.rows import Row
     from probes.verdict.intervals import Interval
 
+# what a contest decides: each case by itself, the sum over a model's cases too, or several cases as one
 Over = Literal["each", "sum", "all"]
-"""What a contest decides: each case by itself, the sum over a model's cases too, or several cases as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +101,7 @@ class Evidence:
     notes: list[str] = field(default_factory=list)
 
 
-Fit = Callable[[str], dict[Backend, int]]
-"""Blocks per SM of a kernel (by its symbol) in each backend that works here."""
+Fit = Callable[[str], dict[Backend, int]]  # a kernel's blocks per SM in each backend that works here
 
 
 class TablePart(Protocol):
@@ -244,4 +243,3 @@ plan: Callable[[str], PlanPart] = _part("plan")
 arms: Callable[[str], ArmsPart] = _part("arms")
 analysis: Callable[[str], AnalysisPart] = _part("analysis")
 report: Callable[[str], ReportPart] = _part("report")
-"""A probe's parts by its name."""

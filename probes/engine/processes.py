@@ -20,8 +20,8 @@ from probes.report import store
 from probes.report.rows import Row
 from probes.verdict import intervals
 
+# figures of a joined row that are the median of the processes'
 MEDIANS = ("event_loop_time_s", "overlap_s", "gain_per_interface_s", "load_balance", "sm_clock_hz")
-"""Figures of a joined row that are the median of the processes'."""
 
 
 def child_argv(name: str, args: argparse.Namespace, out: Path) -> list[str]:
@@ -92,10 +92,9 @@ def join(rows: list[Row]) -> Row:
     if not first.samples_s:
         return first
     first.samples_s = [t for r in rows for t in r.samples_s]
-    before = first.time_s or 1.0
+    before, length = first.time_s or 1.0, len(first.samples_s) // len(rows)
     first.time_s, first.time_s_p25, first.time_s_p75 = intervals.quartiles(first.samples_s)
     first.processes = len(rows)
-    length = len(first.samples_s) // len(rows)
     first.throttled_samples = [k + i * length for i, r in enumerate(rows) for k in r.throttled_samples]
     first.throttled = len(first.throttled_samples)
     if first.content_gbps:

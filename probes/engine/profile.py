@@ -53,8 +53,7 @@ def attach(
             elif not row.samples_s:
                 continue
             row.dram_bytes_read, row.profiler_time_s = seen.dram_bytes_read, seen.time_s
-            row.profiler_dram_fraction = seen.dram_fraction
-            row.profiler_issue_fraction = seen.issue_fraction
+            row.profiler_dram_fraction, row.profiler_issue_fraction = seen.dram_fraction, seen.issue_fraction
     return added
 
 

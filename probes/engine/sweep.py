@@ -25,9 +25,7 @@ from probes.report.rows import Row
 
 WINDOWS = 4
 HEADS = ("fastest", "time", "of same-bytes read", "the next", "its time", "the table says", "its time")
-LEFT = (HEADS[0], HEADS[3], HEADS[5])
-"""The columns of `cells`, and those of them that are words."""
-
+LEFT = (HEADS[0], HEADS[3], HEADS[5])  # those of the columns of `cells` that are words
 SAME = "the same launch as {}"
 
 

@@ -155,7 +155,6 @@ class Row:
 
 
 FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Row))
-"""The JSON names, in the file's order."""
 
 
 @cache

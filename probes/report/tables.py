@@ -232,9 +232,8 @@ def document(title: str, head: Head, rows: Sequence[Row], extra: Sequence[str] =
 
 def provenance_text(head: Head, rows: Sequence[Row]) -> str:
     """Command, seed, versions, git state and hashes, as a Markdown list."""
-    git = "not from a checkout"
-    if head.git:
-        git = f"{str(head.git.get('commit'))[:12]}{' with local changes' if head.git.get('dirty') else ''}"
+    changed = " with local changes" if head.git and head.git.get("dirty") else ""
+    git = f"{str(head.git.get('commit'))[:12]}{changed}" if head.git else "not from a checkout"
     rotation = min((r.rotation_bytes for r in rows if r.rotation_bytes), default=None)
     lines = [
         f"command: {' '.join(head.argv)}",

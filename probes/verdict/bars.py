@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from probes.core.digest import digest
 from probes.core.types import BadInput
@@ -25,9 +25,7 @@ from probes.core.types import BadInput
 Decision = Literal["GO", "NO-GO", "INCONCLUSIVE"]
 Metric = Literal["time_saved", "speedup"]
 
-DECISIONS: dict[str, Decision] = {
-    "GO": "GO", "NO-GO": "NO-GO", "INCONCLUSIVE": "INCONCLUSIVE", "LANDED": "GO",
-}  # fmt: skip
+DECISIONS: dict[str, Decision] = {d: d for d in get_args(Decision)} | {"LANDED": "GO"}
 
 
 @dataclass(frozen=True, slots=True)

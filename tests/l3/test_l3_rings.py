@@ -57,9 +57,9 @@ def made(bench: Bench, nf: int, cols: int = 5120) -> dict[str, Arm]:
     arms = l3_arms.make(bench, args, kernels, stack)
     variants = [v for v in l3.variants(args, case) if v.name in ("pair_ring", "form_c", "pair_ring_aa")]
     material = arms.open(case, variants, stack)
-    found = binding.bind("l3", plan, arms, material, bench, case, variants, kernels, args)
-    assert not found.skipped
-    return {spec.variant: arm for spec, arm in found.arms}
+    bound, skipped = binding.bind("l3", plan, arms, material, bench, case, variants, kernels, args)
+    assert not skipped
+    return {spec.planned.variant.name: arm for spec, arm in bound}
 
 
 def test_every_arm_has_counters_of_its_own(l3_gpu: HostGpu, host_bench: Bench) -> None:
