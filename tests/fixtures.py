@@ -81,7 +81,7 @@ def l3_on_host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 @pytest.fixture
-def gpu(host_gpu: HostGpu) -> facts.Gpu:
+def opened(host_gpu: HostGpu) -> facts.Gpu:
     """The stand-in, opened."""
     return facts.open_gpu(0)
 

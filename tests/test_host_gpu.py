@@ -23,20 +23,20 @@ from tests.host_gpu import HostGpu, Running
 from tests.host_kernels import KERNELS
 
 
-def test_what_nobody_waited_for_has_not_happened(host_gpu: HostGpu, gpu: Gpu) -> None:
+def test_what_nobody_waited_for_has_not_happened(host_gpu: HostGpu, opened: Gpu) -> None:
     mine = arm(host_gpu)
     mine.output.buffer.poison()
-    mine.launches[0].enqueue(gpu.stream)
+    mine.launches[0].enqueue(opened.stream)
     assert (host_gpu.at(mine.output.buffer.address, np.uint32, TILES) == 0xFFFFFFFF).all()
-    gpu.stream.sync()
+    opened.stream.sync()
     mine.output.check("read")
-    event = gpu.dev.create_event(EventOptions(timing_enabled=True))
-    gpu.stream.record(event)
+    event = opened.dev.create_event(EventOptions(timing_enabled=True))
+    opened.stream.record(event)
     with pytest.raises(RuntimeError, match="not been reached"):
         event - event
 
 
-def test_a_write_past_a_buffer_and_a_read_outside_are_found(host_gpu: HostGpu, gpu: Gpu) -> None:
+def test_a_write_past_a_buffer_and_a_read_outside_are_found(host_gpu: HostGpu, opened: Gpu) -> None:
     def past(x: Running, data: int, out: int, vectors: int) -> None:
         ctypes.c_uint8.from_address(out + 4 * TILES).value = 1
 
@@ -46,48 +46,48 @@ def test_a_write_past_a_buffer_and_a_read_outside_are_found(host_gpu: HostGpu, g
     with pytest.raises(AssertionError, match="no device memory"):
         host_gpu.at(64, np.uint32, 1)
     host_gpu.kernels["harness_read"] = replace(KERNELS["harness_read"], run=past)
-    mine.launches[0].enqueue(gpu.stream)
+    mine.launches[0].enqueue(opened.stream)
     with pytest.raises(AssertionError, match="a write past 16 bytes"):
         mine.output.buffer.free()
 
 
-def test_wrong_arguments_and_too_much_shared_memory_do_not_launch(host_gpu: HostGpu, gpu: Gpu) -> None:
+def test_wrong_arguments_and_too_much_shared_memory_do_not_launch(host_gpu: HostGpu, opened: Gpu) -> None:
     read = kernel(host_gpu, "harness_read")
     with pytest.raises(AssertionError, match="harness_read takes ppq, not ppi"):
-        Launch(read, LaunchConfig(1, 256), (0, 0, int32(1))).enqueue(gpu.stream)
+        Launch(read, LaunchConfig(1, 256), (0, 0, int32(1))).enqueue(opened.stream)
     assert read.blocks_per_sm(256, 64 << 10) == 0, "more than 48 KiB were not asked for"
     read.allow_smem(64 << 10)
     assert read.blocks_per_sm(256, 64 << 10) == 3
     with pytest.raises(Exception, match="CUDA_ERROR_INVALID_VALUE"):
-        Launch(read, LaunchConfig(1, 256, 65 << 10), (0, 0, int64(1))).enqueue(gpu.stream)
+        Launch(read, LaunchConfig(1, 256, 65 << 10), (0, 0, int64(1))).enqueue(opened.stream)
 
 
-def test_nothing_else_is_done_while_a_stream_captures(host_gpu: HostGpu, gpu: Gpu) -> None:
+def test_nothing_else_is_done_while_a_stream_captures(host_gpu: HostGpu, opened: Gpu) -> None:
     class Allocates:
         def enqueue(self, stream: Any) -> None:
             Buffer(16)
 
     with pytest.raises(RuntimeError, match="cuMemAlloc: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"):
-        graph.capture(gpu.stream, [Allocates()])
+        graph.capture(opened.stream, [Allocates()])
     mine = arm(host_gpu)
-    assert graph.capture(gpu.stream, mine.launches).nodes == 4, "and the stream is of use again"
+    assert graph.capture(opened.stream, mine.launches).nodes == 4, "and the stream is of use again"
 
 
-def test_the_window_and_the_partition(host_gpu: HostGpu, gpu: Gpu) -> None:
+def test_the_window_and_the_partition(host_gpu: HostGpu, opened: Gpu) -> None:
     mine = arm(host_gpu)
-    mine.launches[0].enqueue(gpu.stream)
+    mine.launches[0].enqueue(opened.stream)
     with counters.window():
-        mine.launches[1].enqueue(gpu.stream)
-    with partition(gpu, 1) as part:
+        mine.launches[1].enqueue(opened.stream)
+    with partition(opened, 1) as part:
         assert (part.facts.sms, part.facts.slug) == (1, "two-sms-1sm")
         mine.launches[2].enqueue(part.stream)
     assert [(x.profiled, x.sms) for x in host_gpu.launched] == [(False, 2), (True, 2), (False, 1)]
     host_gpu.fail["split"] = "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"
-    with pytest.raises(Unavailable, match="INVALID_RESOURCE_CONFIGURATION"), partition(gpu, 1):
+    with pytest.raises(Unavailable, match="INVALID_RESOURCE_CONFIGURATION"), partition(opened, 1):
         pass
 
 
-def test_the_same_launch_on_other_content_is_run_again(host_gpu: HostGpu, gpu: Gpu) -> None:
+def test_the_same_launch_on_other_content_is_run_again(host_gpu: HostGpu, opened: Gpu) -> None:
     """Launches whose inputs did not change are not computed twice, and nobody can tell."""
     mine = arm(host_gpu, copies=1)
     data = mine.launches[0].args[0]
@@ -97,7 +97,7 @@ def test_the_same_launch_on_other_content_is_run_again(host_gpu: HostGpu, gpu: G
         host_gpu.at(data, np.uint8, SIZE)[:] = host
         host_gpu.allocation(data).written()
         mine.poison()
-        mine.launches[0].enqueue(gpu.stream)
+        mine.launches[0].enqueue(opened.stream)
         Output(mine.output.buffer, TILES, checksum.read_xors(host)).check("read")
 
 

@@ -26,10 +26,10 @@ from tests.host_run import Commands
 CU_LOOP = ("--form", "loop", "--layout", "dpl", "--backend", "cu", "--case", "attn_v_14b")
 
 
-def sampled(host: HostGpu, gpu: Gpu, arms: Sequence[Arm], windows: int = 2) -> dict[str, timing.Samples]:
+def sampled(host: HostGpu, opened: Gpu, arms: Sequence[Arm], windows: int = 2) -> dict[str, timing.Samples]:
     for each in arms:
-        each.build(gpu.stream)
-    return timing.sample(gpu.stream, arms, windows, kernel(host, "harness_clock"), seed=0)
+        each.build(opened.stream)
+    return timing.sample(opened.stream, arms, windows, kernel(host, "harness_clock"), seed=0)
 
 
 # Checked before and after
@@ -48,20 +48,20 @@ def lazy(after: int) -> Any:
     return replace(KERNELS["harness_read"], run=run)
 
 
-def test_an_output_that_is_not_written_is_seen_before_any_replay(host_gpu: HostGpu, gpu: Gpu) -> None:
+def test_an_output_that_is_not_written_is_seen_before_any_replay(host_gpu: HostGpu, opened: Gpu) -> None:
     host_gpu.kernels["harness_read"] = lazy(0)
     said = r"read, before timing \(4 of 4 differ\): element 0 is '0xffffffff \(nan\)'"
     with pytest.raises(WrongResult, match=said):
-        arm(host_gpu).build(gpu.stream)
+        arm(host_gpu).build(opened.stream)
     assert host_gpu.replays == 0
 
 
-def test_an_output_that_is_not_written_any_more_is_seen_after_timing(host_gpu: HostGpu, gpu: Gpu) -> None:
+def test_an_output_that_is_not_written_any_more_is_seen_after_timing(host_gpu: HostGpu, opened: Gpu) -> None:
     """Without poison the words of an earlier launch would still stand there."""
     before = 1 + 4 + 2 * 2 * (4 + 8)  # the check, a replay to warm up, two samples a window
     host_gpu.kernels["harness_read"] = lazy(before)
     with pytest.raises(WrongResult, match=r"read, after timing \(4 of 4 differ\): element 0 is '0xffffffff"):
-        sampled(host_gpu, gpu, [arm(host_gpu)])
+        sampled(host_gpu, opened, [arm(host_gpu)])
     assert len(host_gpu.of("harness_read")) == before + 4
 
 
@@ -87,7 +87,7 @@ def test_a_counter_that_a_kernel_leaves_is_seen(l3_gpu: HostGpu, commands: Comma
     assert done.code == 1 and said in done.err
 
 
-def test_poison_fills_every_byte(host_gpu: HostGpu, gpu: Gpu) -> None:
+def test_poison_fills_every_byte(host_gpu: HostGpu, opened: Gpu) -> None:
     buffer = Buffer(1000)
     buffer.poison()
     assert (buffer.download(np.uint8, 1000) == POISON).all()
@@ -98,7 +98,7 @@ def test_poison_fills_every_byte(host_gpu: HostGpu, gpu: Gpu) -> None:
 
 @pytest.mark.parametrize("replay_s", [0.0, 5e-6, 2e-3])
 def test_a_sample_is_the_slope_whatever_a_replay_costs_once(
-    host_gpu: HostGpu, gpu: Gpu, replay_s: float
+    host_gpu: HostGpu, opened: Gpu, replay_s: float
 ) -> None:
     """Copy k takes (k + 1) us: (20 - 10) us over four launches are 2.5 us each."""
     host_gpu.noise, host_gpu.replay_s = 0.0, replay_s
@@ -110,36 +110,36 @@ def test_a_sample_is_the_slope_whatever_a_replay_costs_once(
         return 1e-6 * (1 + (x.args[0] - first) // (4 * pitch)) if x.kernel == "harness_read" else 1e-7
 
     host_gpu.seconds = seconds
-    found = sampled(host_gpu, gpu, [mine])["read"]
+    found = sampled(host_gpu, opened, [mine])["read"]
     assert found.time_s == pytest.approx(np.full((2, 2), 2.5e-6))
-    assert timing.replay_s(gpu.stream, mine) == pytest.approx(2.5e-6)
-    assert timing.event_loop_s(gpu.stream, mine) == pytest.approx(2.5e-6)
+    assert timing.replay_s(opened.stream, mine) == pytest.approx(2.5e-6)
+    assert timing.event_loop_s(opened.stream, mine) == pytest.approx(2.5e-6)
 
 
 @pytest.mark.parametrize("extra", [-1, 1])
-def test_a_graph_that_lies_about_its_nodes_is_not_timed(host_gpu: HostGpu, gpu: Gpu, extra: int) -> None:
+def test_a_graph_that_lies_about_its_nodes_is_not_timed(host_gpu: HostGpu, opened: Gpu, extra: int) -> None:
     host_gpu.extra_nodes = extra
     with pytest.raises(RuntimeError, match=f"graphs hold {4 + extra} and {8 + extra} nodes, not 4 and 8"):
-        arm(host_gpu).build(gpu.stream)
+        arm(host_gpu).build(opened.stream)
 
 
-def test_edges_are_the_graph_s_own(host_gpu: HostGpu, gpu: Gpu) -> None:
+def test_edges_are_the_graph_s_own(host_gpu: HostGpu, opened: Gpu) -> None:
     mine = arm(host_gpu).launches
     steps = [replace(x, config=replace(x.config, pdl=k != 2)) for k, x in enumerate(mine)]
-    made = graph.capture(gpu.stream, steps)
+    made = graph.capture(opened.stream, steps)
     assert (made.nodes, made.edges, made.programmatic) == (4, 3, 2)
     host_gpu.lost_edges = 1
-    assert graph.capture(gpu.stream, steps).programmatic == 1
+    assert graph.capture(opened.stream, steps).programmatic == 1
     assert host_gpu.launched == [], "what is captured does not run"
 
 
-def test_arms_are_interleaved_in_an_order_and_back(host_gpu: HostGpu, gpu: Gpu) -> None:
+def test_arms_are_interleaved_in_an_order_and_back(host_gpu: HostGpu, opened: Gpu) -> None:
     arms = [arm(host_gpu, name) for name in "ABC"]
     out = {a.output.buffer.address: a.name for a in arms}
     for each in arms:
-        each.build(gpu.stream)
+        each.build(opened.stream)
     host_gpu.launched.clear()
-    timing.sample(gpu.stream, arms, 5, kernel(host_gpu, "harness_clock"), seed=3)
+    timing.sample(opened.stream, arms, 5, kernel(host_gpu, "harness_clock"), seed=3)
     reads = [out[x.args[1]] for x in host_gpu.of("harness_read")]
     one = 4  # copies: a warm-up replay of each arm, then 4 + 8 launches a sample, then the recheck
     steps = "".join(reads[3 * one : -3 * one : 3 * one])
@@ -168,10 +168,10 @@ def test_every_replay_walks_all_copies(small_l1: HostGpu, commands: Commands) ->
     assert len({x.kernel for x in kernels}) == 2 and uneven(kernels) == []
 
 
-def test_a_launch_order_that_keeps_one_copy_shows(host_gpu: HostGpu, gpu: Gpu) -> None:
+def test_a_launch_order_that_keeps_one_copy_shows(host_gpu: HostGpu, opened: Gpu) -> None:
     for which, said in ((None, []), ([0, 0, 0, 0], ["harness_read"]), ([0, 1, 2, 2], ["harness_read"])):
         host_gpu.launched.clear()
-        sampled(host_gpu, gpu, [arm(host_gpu, which=which)])
+        sampled(host_gpu, opened, [arm(host_gpu, which=which)])
         assert uneven(host_gpu.of("harness_read")) == said
 
 
@@ -182,8 +182,8 @@ def test_weights_that_stay_in_the_cache_are_marked_hot(small_l1: HostGpu, comman
     assert {r.verdict for r in done.verdicts} <= {"INCONCLUSIVE"} and done.code == 3
 
 
-def test_weights_that_leave_the_cache_are_not(host_gpu: HostGpu, gpu: Gpu) -> None:
-    bench, read = Bench(gpu, 0, 2, lambda line: None), kernel(host_gpu, "harness_read")
+def test_weights_that_leave_the_cache_are_not(host_gpu: HostGpu, opened: Gpu) -> None:
+    bench, read = Bench(opened, 0, 2, lambda line: None), kernel(host_gpu, "harness_read")
     for rotation, hot in ((None, False), ((1 << 30) - 1, True), (1 << 30, False)):
         mine = arm(host_gpu, "read/cu")
         planned = Planned(
