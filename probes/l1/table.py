@@ -272,7 +272,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gguf", type=Path, metavar="FILE", help="measure a model file's own q6_K tensors")
     parser.add_argument("--tensor", metavar="NAME", help="with --gguf: only this tensor")
     parser.add_argument(
-        "--sweep", action="store_true",
+        "--sweep", "--tune", action="store_true",
         help="measure every geometry of ring and async instead, and say what the tuning table should hold",
     )  # fmt: skip
 

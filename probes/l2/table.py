@@ -185,7 +185,7 @@ def launches(chain: str) -> int:
 
 def names(args: argparse.Namespace) -> list[str]:
     """The chains that the flags ask for."""
-    whole = [c for c in CHAINS if args.sweep or c not in ON_DEMAND]
+    whole = [c for c in CHAINS if args.sweep or args.tune or c not in ON_DEMAND]
     found = list(dict.fromkeys(args.case or (QUICK if args.quick else whole)))
     return [c for c in found if c != "empty"] if args.once else found  # an empty kernel has nothing to count
 
@@ -219,7 +219,9 @@ def variants(args: argparse.Namespace, case: Case) -> list[Variant]:
 
 
 def sweeps(args: argparse.Namespace) -> dict[str, str]:
-    """--sweep is of compute24 and of the ring chains, whichever of them a run has."""
+    """--sweep is of compute24 and of the ring chains, whichever of them a run has; --tune of the rings."""
+    if args.tune:
+        return {RINGS: "--tune"}
     if not args.sweep:
         return {}
     found = names(args)
@@ -228,8 +230,8 @@ def sweeps(args: argparse.Namespace) -> dict[str, str]:
 
 
 def alone(args: argparse.Namespace) -> bool:
-    """The sweeps come after the chains."""
-    return False
+    """A sweep comes after the chains; --tune measures nothing else."""
+    return bool(args.tune)
 
 
 def sweep_cases(kind: str, args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:
@@ -272,6 +274,14 @@ def check_flags(args: argparse.Namespace) -> None:
         raise BadInput("--kv is the KV length of decode13 and decode13_ring, which --case leaves out")
     if args.sweep and not {"compute24", *RING} & set(found):
         raise BadInput("--sweep varies compute24 and the ring chains, which --case or --quick leaves out")
+    if args.tune and not set(RING) & set(found):
+        raise BadInput(f"--tune varies {', '.join(RING)}, which --case or --quick leaves out")
+    for flag, given in (
+        ("--sweep", args.sweep), ("--arm", args.arm), ("--counters", args.counters),
+        ("--processes", args.processes > 1), ("--blocks-per-sm", args.blocks_per_sm),
+    ):  # fmt: skip
+        if args.tune and given:
+            raise BadInput(f"--tune measures the ring chains' geometries in one go: not with {flag}")
     for name in args.arm or ():
         if not any(runs(arm(name), c) for c in found):
             raise BadInput(f"--arm {name} does not run on {', '.join(found)}")
@@ -292,11 +302,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--sweep", action="store_true",
         help="vary blocks/SM, registers and the tail of compute24, and the geometry of the ring chains",
     )  # fmt: skip
+    parser.add_argument("--tune", action="store_true", help="measure the ring chains' geometries, no more")
 
 
 def stem(args: argparse.Namespace) -> str:
     """File name of a run's report."""
-    return "l2"
+    return "l2-tune" if args.tune else "l2"
 
 
 def listing() -> list[str]:

@@ -257,7 +257,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--sweep", action="store_true", help="sweep nf from 0.25 to 4 waves and take the loss apart"
     )
     parser.add_argument(
-        "--geometries", action="store_true",
+        "--geometries", "--tune", action="store_true",
         help="measure pair_ring and form_c in many geometries instead: what the tuning table should hold",
     )  # fmt: skip
     parser.add_argument("--gguf", type=Path, metavar="FILE", help="measure a model file's own q4_K tensors")

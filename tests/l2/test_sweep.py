@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from probes import cli
+from probes.core.types import BadInput
 from probes.device import facts as profiles
 from probes.device import tuning
 from probes.device.tuning import Geometry
@@ -74,3 +76,28 @@ def test_where_now_wins_the_point_of_the_same_launches_is_written() -> None:
     rows = [row("now", 1e-4), row("now_plain", 2e-4), row(variant, None, sweep.SAME.format("now"))]
     assert analysis.best(rows, "attn_v24") == {"attn_v": point.choice.row}
     assert analysis.best(rows[:2], "attn_v24") == {}, "a geometry by rule is no row of a table"
+
+
+def test_tune_sweeps_the_rings_and_nothing_else(small_l2: HostGpu, commands: Commands) -> None:
+    done = commands("l2", "--tune", "--case", "attn_v24", "--backend", "cu")
+    assert done.code == 0 and not done.verdicts and {r.sweep for r in done.rows} == {table.RINGS}
+    held = tuning.parse(HEAD + done.report[done.report.index("[l2.") :].partition("```")[0]).rows["l2"]
+    assert held == {"attn_v24": analysis.best(done.rows, "attn_v24")}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--sweep"], "not with --sweep"), (["--processes", "2"], "not with --processes"),
+        (["--case", "decode13"], "which --case or --quick leaves out"),
+    ],
+)  # fmt: skip
+def test_what_tune_does_not_go_with(flags: list[str], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        table.check_flags(cli.parser("l2").parse_args(["--tune", *flags]))
+
+
+@pytest.mark.parametrize(("probe", "flag"), [("l1", "--sweep"), ("l3", "--geometries")])
+def test_tune_is_one_word_for_every_probe(probe: str, flag: str) -> None:
+    parser = cli.parser(probe)
+    assert parser.parse_args(["--tune"]) == parser.parse_args([flag])
