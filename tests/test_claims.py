@@ -43,9 +43,7 @@ def faults(texts: Iterable[str]) -> list[str]:
             names[test.name] += 1
             taken = {a.arg for a in test.args.args}
             said = [ast.unparse(d) for d in test.decorator_list]
-            sized = [
-                d for d in test.decorator_list if isinstance(d, ast.Call) and ast.unparse(d.func) == "over"
-            ]
+            calls = [d for d in test.decorator_list if isinstance(d, ast.Call)]
             alone = marked or "gpu" in taken or any("mark.gpu" in d for d in said)
             if alone and "machine" in taken:
                 out.append(f"{test.name} takes every machine and is a GPU's alone")
@@ -53,7 +51,7 @@ def faults(texts: Iterable[str]) -> list[str]:
                 out.append(f"{test.name}: its docstring does not say why only a GPU can show it")
             if "machine" in taken and any("parametrize" in d and "machine" in d for d in said):
                 out.append(f"{test.name} picks its machines by hand")
-            for d in sized:
+            for d in (d for d in calls if ast.unparse(d.func) == "over"):
                 given = {k.arg for k in d.keywords if not empty(k.value)}
                 if not given >= SIDES:
                     out.append(f"{test.name} has nothing for {', '.join(sorted(SIDES - given))}")
@@ -78,6 +76,8 @@ def test_a_machine_is_on_the_host_and_on_a_gpu_in_both_languages() -> None:
     assert [p.values for p in made] == [
         ("host-cu", 1), ("host-numba", 2), ("gpu-cu", 3), ("gpu-numba", 3)
     ]  # fmt: skip
+    with pytest.raises(AssertionError, match="nothing for a machine"):
+        machines.over("x", cu=[1], numba=(), gpu=[3])
     marks = [{m.name for m in p.marks} for p in made]
     assert marks == [set(), set(), {"gpu", "small"}, {"gpu", "small"}]
     assert machines.HOSTS == ("host-cu", "host-numba")

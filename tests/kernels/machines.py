@@ -298,7 +298,10 @@ def over(
 ) -> Any:
     """Parameters of a claim on each machine; of the GPU's those in `small` are for compute-sanitizer too."""
     few, out = list(small), []
-    for name, values in (("host-cu", cu), ("host-numba", numba), ("gpu-cu", gpu), ("gpu-numba", gpu)):
+    sides = {"host-cu": list(cu), "host-numba": list(numba), "gpu-cu": list(gpu)}
+    sides["gpu-numba"] = sides["gpu-cu"]
+    assert all(sides.values()), f"nothing for a machine: {sides}"
+    for name, values in sides.items():
         for v in values:
             marks = [pytest.mark.gpu, *([pytest.mark.small] if v in few else [])] if name[:3] == "gpu" else []
             own = v if isinstance(v, tuple) else (v,)
