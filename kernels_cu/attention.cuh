@@ -1,4 +1,4 @@
-// Decode attention over an f16 KV cache in two kernels, in the order that probes/core/decode.py states.
+// Decode attention over an f16 KV cache in two kernels, in the order that probes/formats/layer.py states.
 //
 // The cache holds all keys, then all values, each [KV head][position][head]. Queries are f32, rotated.
 #pragma once

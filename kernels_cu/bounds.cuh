@@ -1,4 +1,4 @@
-// Launch bounds of a kernel form: probes/core/bounds.py's, or what --blocks-per-sm asked for.
+// Launch bounds of a kernel form: probes/device/launch_bounds.toml's, or what --blocks-per-sm asked for.
 #pragma once
 
 #include "common.cuh"
@@ -11,8 +11,8 @@
 #define PROBES_BOUNDS(form) \
     __launch_bounds__(probes::kThreads, PROBES_MIN_BLOCKS ? PROBES_MIN_BLOCKS : probes::kMinBlocks_##form)
 
-// A ring's block has a warp per virtual warp at most, the feeder, and in some a finisher; a q4_K one up to four sets of
-// three consumers. What --blocks-per-sm asks for is their grid's affair, not their registers'.
+// A ring's block has a warp per virtual warp at most, the producer, and in some a finisher; a q4_K one up to four consumer
+// groups of three. What --blocks-per-sm asks for is their grid's affair, not their registers'.
 #define PROBES_RING_BOUNDS __launch_bounds__(probes::kThreads + 64, probes::kMinBlocks_ring)
 #define PROBES_RING_Q4K_BOUNDS __launch_bounds__(448, probes::kMinBlocks_ring)
 

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from probes.core import cubin
@@ -161,12 +161,13 @@ def _inputs(source: str, flags: Sequence[str], layouts: tuple[Layout, ...]) -> s
 
 def _compile(
     command: list[str], versions: str, flags: Sequence[str], source: str, layouts: tuple[Layout, ...],
-    product: str,
+    product: str, say: Callable[[], None] = lambda: None,
 ) -> Path:  # fmt: skip
     """Build one file: `command` says what its caller decides, `flags` what the repository does."""
     key = [_inputs(source, flags, layouts), versions, *command[1:], repr(settings("cu"))]
 
     def make(scratch: Path) -> None:
+        say()
         for name, text in generated(source, layouts).items():
             (scratch / name).write_text(text)
         kept = scratch / "kept"
@@ -211,9 +212,12 @@ def library(
     command = [nvcc, *link, "-gencode", f"arch=compute_{number},code={arch}"]
     command.append(f"-DPROBES_MIN_BLOCKS={min_blocks}")
     made_by = _version(nvcc) + _host_version()
-    if progress:
-        progress(f"building {source} for {arch} (once; cached in {build_dir()})")
-    return _compile(command, made_by, NVCC_FLAGS, source, layouts, source.replace(".cu", ".so"))
+
+    def say() -> None:
+        if progress:
+            progress(f"building {source} for {arch} (once; cached in {build_dir()})")
+
+    return _compile(command, made_by, NVCC_FLAGS, source, layouts, source.replace(".cu", ".so"), say)
 
 
 def host_library(layouts: tuple[Layout, ...] = LAYOUTS) -> ctypes.CDLL:

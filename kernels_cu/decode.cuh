@@ -1,4 +1,4 @@
-// The arithmetic of a decode layer's small kernels, step for step as probes/core/decode.py states it.
+// The arithmetic of a decode layer's small kernels, step for step as probes/formats/layer.py states it.
 #pragma once
 
 #include "common.cuh"

@@ -1,8 +1,8 @@
-// q6_K units for kernels that meet many rows with the same activations: one held unit per lane and step.
+// q6_K units with register-resident activations: one held unit per lane and step.
 //
-// A virtual thread's activations are the same for every row, so a hardware thread keeps them in registers,
-// prepared once: 32 int8, the scale as f32, and for both halves what -32 * sum(x) contributes. Per unit this
-// leaves 4 (group order) or 6 loads of weights and about 45 other instructions.
+// A virtual thread's activations are the same for every row, so they are prepared once: 32 int8, the scale as f32, and
+// for both halves what -32 * sum(x) contributes. Per unit this leaves 4 (group order) or 6 loads of weights and about 45
+// other instructions.
 //
 // What is rearranged is exact, so the bits are the reference order's:
 //
@@ -15,7 +15,7 @@
 //     has 22, so (d8*d)*sc is the same exact product rounded once too, and d8*d serves both halves.
 //
 // A lane without a unit at some step holds d8 = 0 and reads the unit of its place in the row's first block: the
-// term is then +-0, which changes no sum (probes/core/order.py). So no step has a branch.
+// term is then +-0, which changes no sum (probes/formats/reduction.py). So no step has a branch.
 #pragma once
 
 #include "q6k.cuh"

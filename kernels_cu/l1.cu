@@ -1,4 +1,4 @@
-// L1: one q6_K row per block, in every layout of probes/core/layouts.py and four forms.
+// L1: one q6_K row per block, in every layout of probes/formats/layouts.py and four forms.
 //
 //   loop    256 threads, u += 256
 //   pf      both units' loads issued before either is accumulated; right only for 256 < units <= 512

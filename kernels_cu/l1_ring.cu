@@ -1,12 +1,12 @@
-// L1 past the record: a persistent grid, each virtual thread's activations held in registers (held.cuh), and rows that
-// stream through shared memory (ring.cuh).
+// L1 past the record: a persistent grid, register-resident activations (held.cuh), and rows that stream through shared
+// memory (ring.cuh).
 //
 //   ring    by bulk copies; sm_90 and up, compiled to nothing before
-//   async   by copies of 16 bytes (cp.async) of the feeder's lanes; sm_80 and up, likewise
+//   async   by copies of 16 bytes (cp.async) of the producer warp's lanes; sm_80 and up, likewise
 //
 // Arguments: weights, pad40 activations, one result per row, the ticket counter or null, super-blocks per row, row
-// stride, rows, rows per fill, stages. One warp per virtual warp that owns a unit, and one more; dynamic shared memory
-// is probes/core/ring.py's stage_bytes.
+// stride, rows, rows per tile, stages. One warp per virtual warp that owns a unit, and one more; dynamic shared memory is
+// probes/device/pipeline.py's stage_bytes for each stage.
 #include "bounds.cuh"
 #include "exports.cuh"
 #include "layouts.gen.cuh"

@@ -3,7 +3,7 @@
 //   stream          XOR of a 16 KiB tile per block, mixed with a word of the predecessor's result
 //   compute, wide   multiply-adds on 4 or 48 words a thread, half of them before the predecessor is needed
 //   empty           nothing
-//   rms_quantise … add   a decode layer, see probes/core/decode.py
+//   rms_quantise … add   a decode layer, see probes/formats/layer.py
 //   q4k_ring, q6k_ring   its matrices through a ring, see l2_ring.cuh; sm_90 and up
 //   sleeper         lets its successor start, sleeps, then writes: what a missing wait is caught with
 //

@@ -1,9 +1,9 @@
 // L2's matrices through a ring: rows of weights do not depend on the predecessor, activations do.
 //
 //   plain, entry   as any kernel
-//   late           the feeder fills every stage, and asks for `ahead` more tickets to be brought into L2, at once;
-//                  the consumers wait, and then read their activations. The feeder needs no wait of its own: it
-//                  stores what the consumers summed, and their arrival comes after their wait.
+//   late           the producer warp fills every stage, and asks for `ahead` more tickets to be brought into L2, at
+//                  once; the consumers wait, and then read their activations. The producer needs no wait of its own:
+//                  it stores what the consumers summed, and their arrival comes after their wait.
 //
 // With kTail the successor may start when every block's last rows were asked for, so that its first stages are filled
 // while this grid sums its last ones: shared memory must have room for both.

@@ -1,4 +1,4 @@
-// q4_K units (64 values, two sub-blocks) for kernels that meet many rows with the same activations: held.cuh's idea.
+// q4_K units (64 values, two sub-blocks) with register-resident activations: held.cuh's idea.
 //
 // Per unit this leaves three loads of weights and about 65 other instructions. What is rearranged is exact:
 //
@@ -6,7 +6,7 @@
 //     one subtraction (exact below 2^22) replaces a conversion.
 //   * scales and minima: one word holds the unit's four. A byte v of it, put behind the bits of 2^23, is the float
 //     2^23 + v, and fma(2^23 + v, d, -2^23 * d) is v * d: 17 bits, so exact, as the reference's product is. (It is +0 where
-//     that is -0; no sum tells, see probes/core/order.py.)
+//     that is -0; no sum tells, see probes/formats/reduction.py.)
 //   * high nibbles stay where they are: their dot comes times 16 and so does the held sum of the activations, and the
 //     held scale is d8 / 16. Powers of two change no rounding (nothing here is subnormal: d8 is 2^-24 at least).
 //

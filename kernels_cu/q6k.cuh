@@ -1,6 +1,6 @@
 // One q6_K unit (32 values) in any layout: its loads, and its term of the reference order.
 //
-// A layout is a struct of constants generated from probes/core/layouts.py (layouts.gen.cuh). The
+// A layout is a struct of constants generated from probes/formats/layouts.py (layouts.gen.cuh). The
 // integer dots are exact, so sum((q-32)*x) is computed as sum(q*x) - 32*sum(x), which costs a
 // third of the subtraction byte by byte.
 #pragma once

@@ -1,34 +1,34 @@
-// A ring of stages in shared memory that copies fill and a block's warps empty: bulk copies (sm_90 and up), or those of
-// 16 bytes by the feeder's lanes (sm_80 and up).
+// A ring of stages in shared memory: copies fill them (bulk copies, sm_90 and up; or copies of 16 bytes by the producer
+// warp's lanes, sm_80 and up), and a block's consumer warps empty them.
 //
-// The block: one warp per virtual warp that owns a unit (the consumers; or several such sets, which take passes of rows
-// by turns, on from one fill to the next, so that a fill may have fewer passes than there are sets), and after them one
-// more (the feeder, ring_feed.cuh). A fill is up to `rows` consecutive rows. Consumer v adds up virtual warp v of each.
+// The block: a consumer warp per virtual warp that owns a unit, and after them the producer warp (ring_feed.cuh). A tile
+// (Fill) is up to `rows` consecutive rows; consumer v adds up virtual warp v of each. Several such consumer groups take
+// passes of rows by turns, on from one tile to the next, so that a tile may have fewer passes than there are groups.
 //
-// Fill i lives in stage i % stages, and it is the stage's phase i / stages. What belongs to it besides its rows lies twice,
-// for phases by turns, in slot i % (2 * stages): first row and count (0 ends the work), the warps' sums, and barriers:
+// Tile i lies in stage i % stages, in its phase i / stages. What belongs to a tile besides its rows lies twice, for phases
+// by turns, in slot i % (2 * stages): first row and count (0 ends the work), the warps' sums, and four barriers:
 //
-//   told    of first row and count, to who takes the sums where that is not the feeder (ring_gated.cuh)
-//   full    of the rows, to the consumers: who arrives is the job's affair (kArrivals), the feeder's lane 0 at least; a
-//           bulk copy's bytes are announced before, and the last of them completes the phase
-//   empty   of the rows, to the feeder: the consumers' lanes arrive, each after its last read, before it adds that up
-//           if it holds its activations
-//   summed  of the sums, to who takes them: the same lanes, after their last store
+//   told    first row and count are there, for who takes the sums where that is not the producer (ring_gated.cuh)
+//   full    the rows are there, for the consumers. The job says who arrives (kArrivals), the producer's lane 0 at least;
+//           a bulk copy's bytes are announced before, and the last of them completes the phase
+//   empty   the rows were read, for the producer: the consumers' lanes arrive, each after its last read, before it adds
+//           that up if its activations are register-resident
+//   summed  partials are ready, for who takes the sums: the same lanes arrive, after their last store
 //
 // Who takes the sums may be late by a whole phase, and could not tell one of a stage's phases from the next but one: so
 // barriers are a slot's.
 //
 // Each lane arrives for itself. One of a warp's would do, after a __syncwarp, and is no faster (measured); but then
 // racecheck, which does not follow a lane's accesses through a __syncwarp to another's arrival, would name every other.
-// The feeder makes the barriers and goes on to fill every stage: it does not wait for the block, the block for it. The
-// consumers first load their activations. (It arrives at the block's barrier before its first bulk copy: the other way round
-// takes 1 us longer on an H200, as if that arrival waited for the bytes.)
+// The producer warp makes the barriers and goes on to fill every stage: it does not wait for the block, the block for it.
+// The consumers first load their activations. (It arrives at the block's barrier before its first bulk copy: the other way
+// round takes 1 us longer on an H200, as if that arrival waited for the bytes.)
 //
-// Reads before a consumer's arrival at `empty` precede the copy that the feeder issues after its wait; nothing but copies
+// Reads before a consumer's arrival at `empty` precede the copy that the producer issues after its wait; nothing but copies
 // ever writes a stage, so no proxy fence is needed past the barriers' initialisation.
 //
-// What a fill holds and what becomes of its rows' sums is the feeder's job's affair. F says how a row of the weight format
-// is summed (held.cuh's Q6kRows, q4k_held.cuh's Q4kRows).
+// The producer's job says what a tile holds and what becomes of its rows' sums; F, how a row of the weight format is summed
+// (held.cuh's Q6kRows, q4k_held.cuh's Q4kRows).
 #pragma once
 
 #include "held.cuh"
@@ -37,13 +37,13 @@
 #ifdef __CUDACC__
 namespace probes {
 
-// What belongs to a fill besides its rows and sums. kernels_numba/ring_rows.py has the same offsets.
+// What belongs to a tile besides its rows and sums. kernels_numba/ring_rows.py has the same offsets.
 struct Slot {
     Barrier told, full, empty, summed;
     int32_t first, count;  // its first row and its rows, 0 for the end
 };
 
-// The ring's pieces in shared memory; probes/core/ring.py's stage_bytes counts the same.
+// The ring's pieces in shared memory; probes/device/pipeline.py's stage_bytes counts the same.
 struct Ring {
     int stages, rows, stride;
     int warps;      // virtual warps that own a unit: so many of a row's eight sums are written, and read
@@ -58,7 +58,7 @@ struct Ring {
         slots = reinterpret_cast<Slot*>(sums + 2 * stages * rows * kVirtualWarps);
     }
 
-    // The feeder, before its first fill. others: the block's warps that do not consume; arrivals: what completes
+    // The producer, before its first tile. others: the block's warps that do not consume; arrivals: what completes
     // `full` besides the bytes.
     __device__ __forceinline__ void make_barriers(int others, int arrivals) const {
         const int consumers = 32 * (ring_warps() - others);
@@ -78,7 +78,7 @@ struct Ring {
     __device__ __forceinline__ void await_barriers() const { block_join(); }
 };
 
-// A warp's way round the ring: where fill after fill lies.
+// A warp's way round the ring: where tile after tile lies.
 struct RingPlace {
     uint8_t* data;
     float* sums;
@@ -93,7 +93,7 @@ struct RingPlace {
         if (sums == reinterpret_cast<float*>(ring.slots)) sums = ring.sums, slot = ring.slots, parity ^= 1;
     }
 
-    // The slot of the next fill in the same stage.
+    // The slot of the next tile in the same stage.
     __device__ __forceinline__ Slot* after(const Ring& ring) const {
         return slot + (slot < ring.slots + ring.stages ? ring.stages : -ring.stages);
     }
@@ -101,7 +101,7 @@ struct RingPlace {
 
 // Rows of a stage by one warp, then their warp sums, row r's to sums[8 * r]: P at once. Where 16 lanes at most own a unit
 // (Half), lanes 16 to 31 stand for them again, `P` rows further on (or, where one row alone is left, for the same one).
-// last: the warp reads no more of this fill, and says so as soon as it has what it needs.
+// last: the warp reads no more of this tile, and arrives at `empty` as soon as it has what it needs.
 template <class F, int K, int P, bool Half>
 __device__ __forceinline__ void ring_pass(const uint8_t* row, int stride, const typename F::template Steps<K>& steps,
                                           uint32_t lane, float* sums, Slot* slot, bool last, bool alone = false) {
@@ -121,10 +121,10 @@ __device__ __forceinline__ void ring_pass(const uint8_t* row, int stride, const 
     if (lane % (W / P) == 0 && !(alone && lane)) sums[lane / (W / P) * kVirtualWarps] = total;
 }
 
-// One consumer warp: which virtual warp it adds up, and of which rows: every sets-th pass.
+// One consumer warp: which virtual warp it adds up, and of which rows: every pass that is its consumer group's.
 struct Consumer {
     uint32_t lane, warp;
-    int turn, sets;  // turn: the first pass of a fill that is this warp's set's
+    int turn, sets;  // consumer groups, and the first pass of a tile that is this warp's group's
     int owned;       // units of the row from the warp's first one on
 
     // others: the block's warps that do not consume.
@@ -140,7 +140,7 @@ struct Consumer {
     // The virtual thread. Where 16 lanes at most own a unit, lanes 16 to 31 stand for them again.
     __device__ __forceinline__ int thread() const { return warp * 32 + (half() ? lane & 15 : lane); }
 
-    // How far the turns go on with each fill of `passes` passes, and that step.
+    // How far the turns go on with each tile of `passes` passes, and that step.
     __device__ __forceinline__ int step(int passes) const { return passes % sets; }
 
     __device__ __forceinline__ void go_on(int step) {
@@ -149,9 +149,9 @@ struct Consumer {
     }
 };
 
-// A consumer warp whose threads own up to K units, all of them held in registers; P rows at once where there are, or twice
-// as many where half of its lanes own none. Addresses are stepped on from fill to fill: what the compiler works out anew
-// from the arguments each time takes as long as half a row.
+// A consumer warp whose threads own up to K units, all register-resident; P rows at once where there are, or twice as many
+// where half of its lanes own none. Addresses are stepped on from tile to tile: what the compiler works out anew from the
+// arguments each time takes as long as half a row.
 template <class F, int K, int P, bool Half>
 __device__ __forceinline__ void ring_consume(const Ring& ring, const typename F::template Steps<K>& steps, Consumer me) {
     constexpr int pass = Half ? 2 * P : P;

@@ -1,22 +1,22 @@
-// A ring's feeder (ring.cuh): the warp that fills stages, adds up warp sums, and hands rows' results to its job.
+// A ring's producer warp (ring.cuh): it fills stages, adds up warp sums, and hands rows' results to its job.
 //
 // A job says what a ticket names and what becomes of its rows' sums (Rows, CopiedRows, or ring_gated.cuh's GatedRows):
 //
 //   kArrivals                           what completes `full` besides bulk copies' bytes
-//   kSums                               whether the feeder takes the sums, and finishes rows; who else does arrives at a
-//                                       stage's next `full` in its own time
+//   kSums                               whether the producer takes the sums, and finishes rows; who else does arrives at
+//                                       a stage's next `full` in its own time
 //   tickets(ring)                       how many there are
-//   fill_of(ring, ticket)               which rows one names
-//   copy(ring, to, slot, fill, lane)    the whole feeder: they are to land in a stage
-//   arrive(slot, lane)                  the whole feeder, after all else that a fill takes
-//   prefetch(ring, fill)                lane 0: they are to come into L2
-//   finish(first, rows, lane, total)    the whole feeder: row first + lane of a fill sums to `total`, for lane < rows
+//   fill_of(ring, ticket)               the tile that one names
+//   copy(ring, to, slot, fill, lane)    the whole warp: the tile is to land in a stage
+//   arrive(slot, lane)                  the whole warp, after all else that a tile takes
+//   prefetch(ring, fill)                lane 0: the tile is to come into L2
+//   finish(first, rows, lane, total)    the whole warp: row first + lane of a tile sums to `total`, for lane < rows
 //
-// Tickets are dealt out: block, block + grid, ... ; or, with a counter (one word that is 0 before and after every
-// launch), the first `stages` tickets of a block so and all others drawn by atomic adds, so that a block on a slower path
-// to memory takes fewer. A draw is on its way while the sums of the fill before are taken, and the fill that it gives is
-// known before the consumers have left the stage: between their last read and the copy stands as little as can be. (Two
-// draws ahead gain nothing, and bind a block to more: with few fills a block that unbalances the grid.)
+// A static persistent scheduler deals the tickets: block, block + grid, ... With a counter (one word that is 0 before and
+// after every launch) the scheduler is dynamic past a block's first `stages` tickets: the others are drawn by atomic adds,
+// so that a block on a slower path to memory takes fewer. A draw is on its way while the sums of the tile before are taken,
+// and its tile is known before the consumers have left the stage: between their last read and the copy stands as little as
+// can be. (Two draws ahead gain nothing, and bind a block to more: with few tiles a block that unbalances the grid.)
 #pragma once
 
 #include "ring.cuh"
@@ -24,7 +24,7 @@
 #ifdef __CUDACC__
 namespace probes {
 
-// Rows of one fill, by the first of them; no rows: the fill ends the work.
+// A tile: its rows, by the first of them; no rows end the work.
 struct Fill {
     uint32_t first;
     int rows;
@@ -56,7 +56,7 @@ struct Rows {
 
     __device__ __forceinline__ void arrive(Slot* slot, int) const { barrier_arrive(&slot->full); }
 
-    // Lane 0: the fill's rows are to come into L2.
+    // Lane 0: the tile is to come into L2.
     __device__ __forceinline__ void prefetch(const Ring& ring, Fill fill) const {
         bulk_prefetch(w + static_cast<size_t>(fill.first) * ring.stride, static_cast<uint32_t>(fill.rows) * ring.stride);
     }
@@ -66,7 +66,7 @@ struct Rows {
     }
 };
 
-// The same by copies of 16 bytes, the lanes of the feeder by turns. Each arrives twice: once its copies have landed, and
+// The same by copies of 16 bytes, the producer warp's lanes by turns. Each arrives twice: once its copies have landed, and
 // for what it read and wrote itself, of which the copies' arrival promises nothing.
 struct CopiedRows : Rows {
     static constexpr int kArrivals = 64;
@@ -88,14 +88,14 @@ struct CopiedRows : Rows {
 struct NoHooks {
     static constexpr int ahead = 0;                              // tickets past the stages to be brought into L2
     __device__ __forceinline__ void before_activations() const {}  // every consumer thread
-    __device__ __forceinline__ void all_asked() const {}           // the feeder's lane 0, of dealt tickets only
+    __device__ __forceinline__ void all_asked() const {}           // the producer's lane 0, of a static schedule only
 };
 
-// Fills as the feeder asks for them.
+// Tiles as the producer asks for them.
 template <class Job>
 struct Tickets {
     const Job& job;
-    uint32_t all, step, next;  // next: the next one to be dealt; or the last draw's answer, lane 0's
+    uint32_t all, step, next;  // next: the static schedule's next; or the last draw's answer, lane 0's
     uint32_t base = 0, last = 0;
     Fill coming{0, 0};
 
@@ -106,11 +106,11 @@ struct Tickets {
         return ticket < all ? job.fill_of(ring, ticket) : Fill{0, 0};
     }
 
-    // `coming` is the next one that is dealt.
+    // `coming` is the static schedule's next one.
     __device__ __forceinline__ void deal(const Ring& ring) { coming = fill_of(ring, next), next += step; }
 
-    // After the first fills of a block, all of which had rows: from here on tickets are drawn, if they are. Every block that
-    // does so draws until one answer is too high: the number of draws is known, and the last of them wraps the counter to 0.
+    // After the first tiles of a block, all of which had rows: from here on a dynamic schedule draws tickets. Every block
+    // draws until one answer is too high: the number of draws is known, and the last of them wraps the counter to 0.
     __device__ __forceinline__ void begin(const Ring& ring, int lane) {
         base = step * ring.stages, last = all + step - base - 1;
         draw(lane);
@@ -125,12 +125,12 @@ struct Tickets {
         coming = fill_of(ring, base + __shfl_sync(0xffffffffu, next, 0));
     }
 
-    // Of dealt tickets only: every fill of rows was asked for.
+    // Of a static schedule only: every tile was asked for.
     __device__ __forceinline__ bool all_asked() const { return !job.counter && coming.rows == 0; }
 };
 
-// A row of a fill, summed: its warp sums one after another. A virtual warp without a unit would add 0, which changes no sum
-// (probes/core/order.py): what lies in its place is not added.
+// A row of a tile, summed: its warp sums one after another. A virtual warp without a unit would add 0, which changes no sum
+// (probes/formats/reduction.py): what lies in its place is not added.
 __device__ __forceinline__ float ring_total(const Ring& ring, const float* of, int row) {
     const uint8_t* from = reinterpret_cast<const uint8_t*>(of + row * kVirtualWarps);
     Words4 sums = Plain::w4(from);
@@ -147,7 +147,7 @@ __device__ __forceinline__ float ring_total(const Ring& ring, const float* of, i
     return total;
 }
 
-// A stage gets a fill, which is told of in its slot: to nobody before the job has arrived.
+// A stage gets a tile, and its slot tells of it: to nobody before the job has arrived.
 template <class Job>
 __device__ __forceinline__ void ring_fill(const Ring& ring, const Job& job, uint8_t* to, Slot* slot, Fill fill, int lane) {
     if (fill.rows) job.copy(ring, to, slot, fill, lane);
@@ -159,11 +159,11 @@ template <class Job, class Hooks>
 __device__ __forceinline__ void ring_feed(const Ring& ring, const Job& job, const Hooks& hooks) {
     const int lane = threadIdx.x & 31;
     Tickets<Job> tickets(ring, job);
-    bool open = true, told = false;  // whether there may be more fills; whether it was told that all were asked for
+    bool open = true, told = false;  // whether there may be more tiles; whether it was told that all were asked for
     for (int s = 0; s < ring.stages && open; ++s) {
         tickets.deal(ring);
         ring_fill(ring, job, ring.data + s * ring.rows * ring.stride, ring.slots + s, tickets.coming, lane);
-        if constexpr (!Job::kSums) barrier_arrive(&ring.slots[s].full);  // for the finisher, which has seen no fill yet
+        if constexpr (!Job::kSums) barrier_arrive(&ring.slots[s].full);  // for the finisher, which has seen no tile yet
         open = tickets.coming.rows != 0;
     }
     if (open) {

@@ -8,12 +8,12 @@
 //
 // The sums meet in memory, two words per pair: gate's and up's bits, inverted, so that 0 says that one is not there yet (no
 // float operation ends in all ones). Words are stored and loaded past L1, and each speaks for itself: no fence, no count
-// of arrivals. Whoever has a group's last part asks for the words a fill ahead, has silu(gate) ready before its own rows
+// of arrivals. Whoever has a group's last part asks for the words a tile ahead, has silu(gate) ready before its own rows
 // are summed, sets the words back to 0 for the next launch, and quantises. If one is missing it waits, which cannot
 // hang as long as all blocks run at once: each finishes its tickets in ascending order, and every wait is for a lower one.
 //
-// The block has two warps more than its consumers: the feeder, and the finisher, which takes the sums. The finisher looks
-// a fill ahead. It arrives at the next `full` of a fill's stage once it has seen that fill and done with the one before,
+// The block has two warps more than its consumers: the producer, and the finisher, which takes the sums. The finisher looks
+// a tile ahead. It arrives at the next `full` of a tile's stage once it has seen that tile and done with the one before,
 // whose sums would be overwritten else if there is one stage: it may be late by a phase, as it is after it quantised, and
 // the consumers need not wait for it.
 #pragma once
@@ -51,7 +51,7 @@ __device__ __forceinline__ void take_back(Words* at) {
 #endif
 
 struct GatedRows {
-    static constexpr int kArrivals = 1 + 32;  // the feeder's lane 0, and the finisher
+    static constexpr int kArrivals = 1 + 32;  // the producer's lane 0, and the finisher
     static constexpr bool kSums = false;      // they are the finisher's affair
 
     const uint8_t* w;
@@ -87,7 +87,7 @@ struct GatedRows {
     __device__ __forceinline__ void prefetch(const Ring&, Fill) const {}
 };
 
-// What a slot tells of its fill, and what is there by now of the group that it completes.
+// What a slot tells of its tile, and what is there by now of the group that it completes.
 struct Told {
     uint32_t first;
     int rows;

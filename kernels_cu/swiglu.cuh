@@ -1,4 +1,4 @@
-// The fixed float32 exp and SwiGLU, step for step as probes/core/swiglu.py states them.
+// The fixed float32 exp and SwiGLU, step for step as probes/formats/swiglu.py states them.
 #pragma once
 
 #include "common.cuh"

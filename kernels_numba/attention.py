@@ -1,10 +1,7 @@
 """Decode attention over an f16 KV cache: rope and store, split, combine. Twins of kernels_cu/attention.cuh.
 
-The cache holds all keys, then all values, each [KV head][position][head]. Queries are f32, rotated. The order
-of every sum is that of probes/core/decode.py.
+The cache holds all keys, then all values, each [KV head][position][head]. Sums: as probes/formats/layer.py.
 """
-
-from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
@@ -16,18 +13,13 @@ from probes.formats.layer import CONSTANTS
 
 THREADS = 256
 HEAD, HALF, GROUP, CHUNK, PART = (
-    CONSTANTS.head,
-    CONSTANTS.head // 2,
-    CONSTANTS.group,
-    CONSTANTS.chunk,
-    CONSTANTS.part,
-)
+    CONSTANTS.head, CONSTANTS.head // 2, CONSTANTS.group, CONSTANTS.chunk, CONSTANTS.part,
+)  # fmt: skip
 ROW, QUERIES, WEIGHTS, VALUES, TOPS = HEAD * 2, GROUP * HEAD, GROUP * CHUNK, CHUNK * HEAD // 2, HEAD // 32
 MOST_SPLITS, BATCH, STEP = 256, 64, 16  # BATCH: splits that a thread of attention_combine has in flight
 
 
-def largest(ops: SimpleNamespace) -> Any:
-    """The warp's largest float32, in every lane."""
+def largest(ops: SimpleNamespace) -> Any:  # the warp's largest float32, in every lane
     from numba import cuda
 
     @ops.jit
@@ -42,7 +34,7 @@ def largest(ops: SimpleNamespace) -> Any:
 def split_scores(ops: SimpleNamespace) -> SimpleNamespace:
     """key_part(keys, at, there) and scores(query, a, b, first): a lane's part of two keys, five heads' sums.
 
-    A lane's part of a key: what the reference order's lanes first, first + 8, first + 16, first + 24 take.
+    A part is what the reference order's lanes first, first + 8, first + 16 and first + 24 take.
     """
     dot4, add, load8, float_of_bits = decode.functions(ops).dot4, ops.add, ops.load8, ops.float_of_bits
 
@@ -62,12 +54,10 @@ def split_scores(ops: SimpleNamespace) -> SimpleNamespace:
     @ops.jit
     def lane_scores(query, lane, a, b):  # what the reference order's lane brings to its butterfly
         return (
-            pair(query, uint32(lane * 4), a, b),
-            pair(query, uint32(lane * 4 + HEAD), a, b),
-            pair(query, uint32(lane * 4 + 2 * HEAD), a, b),
-            pair(query, uint32(lane * 4 + 3 * HEAD), a, b),
+            pair(query, uint32(lane * 4), a, b), pair(query, uint32(lane * 4 + HEAD), a, b),
+            pair(query, uint32(lane * 4 + 2 * HEAD), a, b), pair(query, uint32(lane * 4 + 3 * HEAD), a, b),
             pair(query, uint32(lane * 4 + 4 * HEAD), a, b),
-        )
+        )  # fmt: skip
 
     @ops.jit
     def both(x, y):  # two sums of one head
@@ -223,9 +213,7 @@ def attention_split(ops: SimpleNamespace, kind: str) -> Any:
         count = int32(min(int32(CHUNK), int32(kv - first)))
         keys = advance(cache, (int64(kv_head) * kv + first) * ROW)
         values = advance(keys, int64(kv_heads) * kv * ROW)
-        prefetch(
-            keys, count * ROW
-        )  # into L2 only: the row that the predecessor writes is read after the wait
+        prefetch(keys, count * ROW)  # into L2 only: the predecessor's row is read after the wait
         prefetch(values, count * ROW)
         late_wait()
         # Everything that the block reads is asked for at once, before the first barrier: no load crosses it.

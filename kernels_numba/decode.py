@@ -1,6 +1,4 @@
-"""The arithmetic of a decode layer's small kernels, step for step as probes/core/decode.py states it."""
-
-from __future__ import annotations
+"""The arithmetic of a decode layer's small kernels, step for step as probes/formats/layer.py states it."""
 
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The harness' own kernels: the read ceiling, the SM clock, an empty launch. Twins of harness.cu."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from numba import int32, int64, types, uint32

@@ -1,28 +1,20 @@
-"""q6_K units for kernels that meet many rows with the same activations. Twin of kernels_cu/held.cuh.
+"""q6_K units with register-resident activations. Twin of kernels_cu/held.cuh, which says why no bit changes.
 
-That file says why the rearranged arithmetic keeps the reference order's bits. `functions(ops, layout)`
-compiles the same source for the GPU (`gpu_ops()`) or the CPU (`cpu_ops()`); weights come from global memory
-(`global_piece`) or from shared memory (`rows`, for a ring's consumers). Flat tuples travel:
-
-    held    8 words of int8, scale as float32, the two biases as int32
-    place   byte offsets of ql, qh, sc and d from the row's start
-    group   masks of the low and high bits, and the factors of their sums (GGUF order only)
-    piece   weights: 4 + 2 words (group order) or 8 + 8 (GGUF order), two scales, d
+held    8 words of int8, scale as float32, the two biases as int32
+place   byte offsets of ql, qh, sc and d from the row's start
+group   masks of the low and high bits, and the factors of their sums (GGUF order only)
+piece   weights: 4 + 2 words (group order) or 8 + 8 (GGUF order), two scales, d
 """
-
-from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
-from numba import float32, int32, int64, uint32
+from numba import float32, int32, uint32
 
 from kernels_numba import q6k, ring
 from probes.formats.layouts import Layout
 
-MAGIC = 12582912.0
-"""1.5 * 2^23: an integer below 2^22 added to its bits is the float MAGIC + integer."""
-
+MAGIC = 12582912.0  # 1.5 * 2^23: an integer below 2^22 added to its bits is the float MAGIC + integer
 MAGIC_BITS = 0x4B400000
 
 
@@ -119,16 +111,12 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
         return finish(dot0, dot1, p[16], p[17], h[8])
 
     return SimpleNamespace(
-        activation=q6k._activation(ops),
-        hold=hold,
-        place=place,
-        group_of=group_of,
+        activation=q6k._activation(ops), hold=hold, place=place, group_of=group_of,
         term=term_group if grouped else term_gguf,
-    )
+    )  # fmt: skip
 
 
-def _shared_piece(ops: SimpleNamespace, grouped: bool) -> Any:
-    """piece(row address, place): one unit's weights out of shared memory."""
+def _shared_piece(ops: SimpleNamespace, grouped: bool) -> Any:  # piece(row address, place)
     asm = ring.statements()
     load16, load8, load2 = asm.load16, asm.load8, asm.load2
 
@@ -152,31 +140,8 @@ def _shared_piece(ops: SimpleNamespace, grouped: bool) -> Any:
     return group if grouped else gguf
 
 
-def global_piece(ops: SimpleNamespace, grouped: bool) -> Any:
-    """piece(row pointer, place): the same out of global memory."""
-    load16, load8, load2 = ops.load16, ops.load8, ops.load2
-
-    @ops.jit
-    def group(row, at):  # pointer, place -> 8 words
-        a = load16(row, int64(at[0]))
-        b = load8(row, int64(at[1]))
-        return a[0], a[1], a[2], a[3], b[0], b[1], load2(row, int64(at[2])), load2(row, int64(at[3]))
-
-    @ops.jit
-    def gguf(row, at):  # pointer, place -> 18 words
-        a, b = load16(row, int64(at[0])), load16(row, int64(at[0]) + 16)
-        c, d = load16(row, int64(at[1])), load16(row, int64(at[1]) + 16)
-        scales, scale = load2(row, int64(at[2])), load2(row, int64(at[3]))
-        return (
-            a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3],
-            c[0], c[1], c[2], c[3], d[0], d[1], d[2], d[3], scales, scale,
-        )  # fmt: skip
-
-    return group if grouped else gguf
-
-
 def rows(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
-    """q6_K of one layout for a ring's consumers: see ring_rows.py."""
+    """q6_K of one layout as a weight format of ring_rows.py."""
     unit, pinned = functions(ops, lay), ring.statements().pinned
     group_of = unit.group_of
 

@@ -1,15 +1,12 @@
-"""The L1 kernels: one q6_K row per block, every layout of probes/core/layouts.py, four forms.
+"""The L1 kernels: one q6_K row per block, in every layout of probes/formats/layouts.py. Twins of l1.cu.
 
-    loop    256 threads, u += 256
-    pf      both units' loads issued before either is accumulated; right only for 256 < units <= 512
-    pf3     the same of three units; right only for 512 < units <= 768
-    stream  the loop form's loads and nothing else; the result is the sum of all words it read
+loop    256 threads, u += 256
+pf      both units' loads issued before either is accumulated; right only for 256 < units <= 512
+pf3     the same of three units; right only for 512 < units <= 768
+stream  the loop form's loads and nothing else; the result is the sum of all words it read
 
-Twins of kernels_cu/l1.cu, under the same names and with the same arguments: weights, pad40
-activations, one result per row, super-blocks per row, row stride.
+Arguments: weights, pad40 activations, one result per row, super-blocks per row, row stride.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
@@ -33,7 +30,7 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
     advance, add, kept = ops.advance, ops.add, ops.kept
     reduce_row, reduce_words = reductions.row(ops), reductions.words(ops)
 
-    def loop(w, x8, out, nbe, row_stride):  # see the module's docstring
+    def loop(w, x8, out, nbe, row_stride):
         t = int32(cuda.threadIdx.x)
         row = advance(w, int64(cuda.blockIdx.x) * int64(row_stride))
         nunits = int32(nbe * 8)
@@ -65,7 +62,7 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
         all_three = add(both, term(c, last))
         return all_three if owns_last else both
 
-    def pf(w, x8, out, nbe, row_stride):  # see the module's docstring
+    def pf(w, x8, out, nbe, row_stride):
         t = int32(cuda.threadIdx.x)
         row = kept(advance(w, int64(cuda.blockIdx.x) * int64(row_stride)))
         second, nunits = int32(t + THREADS), int32(nbe * 8)
@@ -77,7 +74,7 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
         if t == 0:
             out[cuda.blockIdx.x] = total
 
-    def pf3(w, x8, out, nbe, row_stride):  # see the module's docstring
+    def pf3(w, x8, out, nbe, row_stride):
         t = int32(cuda.threadIdx.x)
         row = kept(advance(w, int64(cuda.blockIdx.x) * int64(row_stride)))
         third, nunits = int32(t + 2 * THREADS), int32(nbe * 8)
@@ -89,7 +86,7 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
         if t == 0:
             out[cuda.blockIdx.x] = total
 
-    def stream(w, x8, out, nbe, row_stride):  # see the module's docstring
+    def stream(w, x8, out, nbe, row_stride):
         t = int32(cuda.threadIdx.x)
         row = advance(w, int64(cuda.blockIdx.x) * int64(row_stride))
         nunits = int32(nbe * 8)
@@ -103,11 +100,9 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
             out[cuda.blockIdx.x] = total
 
     return {
-        "loop": (loop, _SUM_SIGNATURE),
-        "pf": (pf, _SUM_SIGNATURE),
-        "pf3": (pf3, _SUM_SIGNATURE),
+        "loop": (loop, _SUM_SIGNATURE), "pf": (pf, _SUM_SIGNATURE), "pf3": (pf3, _SUM_SIGNATURE),
         "stream": (stream, _CHECKSUM_SIGNATURE),
-    }
+    }  # fmt: skip
 
 
 def kernels(layouts: tuple[Layout, ...] = LAYOUTS) -> dict[str, tuple[Any, Any]]:

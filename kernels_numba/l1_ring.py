@@ -1,14 +1,11 @@
-"""L1 past the record: a persistent grid, each virtual thread's activations held in registers.
+"""L1 past the record: a persistent grid, register-resident activations. Twins of kernels_cu/l1_ring.cu.
 
-    ring    rows stream through shared memory by bulk copies (sm_90 and up)
-    async   by copies of 16 bytes (cp.async) of the feeder's lanes (sm_80 and up)
+ring    rows stream through shared memory by bulk copies (sm_90 and up)
+async   by copies of 16 bytes (cp.async) of the producer warp's lanes (sm_80 and up)
 
-Twins of kernels_cu/l1_ring.cu under the same names and with the same arguments: weights, pad40 activations,
-one result per row, ticket counter or null, super-blocks per row, row stride, rows, rows per fill, stages.
-How a ring works is told in kernels_cu/ring.cuh.
+Arguments: weights, pad40 activations, one result per row, ticket counter or null, super-blocks per row, row
+stride, rows, rows per tile, stages. kernels_cu/ring.cuh tells how a ring works.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
@@ -23,7 +20,6 @@ _JOBS = {"ring": ring_feed.row_job, "async": ring_feed.copied_row_job}
 
 
 def _kernel(lay: Layout, form: str) -> Any:
-    """One form of one layout."""
     ops = gpu_ops()
     weights = held.rows(ops, lay)
     run = ring_feed.form(ops, weights, _JOBS[form](ops), ring_feed.no_hooks(ops))
@@ -36,5 +32,4 @@ def _kernel(lay: Layout, form: str) -> Any:
 
 
 def kernels(layouts: tuple[Layout, ...] = LAYOUTS) -> dict[str, tuple[Any, Any]]:
-    """Every kernel as name -> (Python function, signature), ready for compile.py."""
     return {f"l1_{lay.name}_{form}": (_kernel(lay, form), _RING) for lay in layouts for form in _JOBS}

@@ -1,16 +1,13 @@
 """The L2 kernels: four chains, each kernel in the kinds of pdl.py. Twins of kernels_cu/l2.cu.
 
-    stream          XOR of a 16 KiB tile per block, mixed with a word of the predecessor's result
-    compute, wide   multiply-adds on 4 or 48 words a thread, half of them before the predecessor is needed
-    empty           nothing
-    rms_quantise … add   a decode layer, see probes/core/decode.py
-    q4k_ring, q6k_ring   its matrices through a ring, see l2_ring.py
-    sleeper         lets its successor start, sleeps, then writes: what a missing wait is caught with
+stream               XOR of a 16 KiB tile per block, mixed with a word of the predecessor's result
+compute, wide        multiply-adds on 4 or 48 words a thread, half of them before the predecessor is needed
+rms_quantise … add   a decode layer, see probes/formats/layer.py
+q4k_ring, q6k_ring   its matrices through a ring, see l2_ring.py
+sleeper              lets its successor start, sleeps, then writes: what a missing wait is caught with
 
-Same names and arguments as in C++; each ends with flags (TRIGGER, STAMP, TAIL) and stamps (two words).
+Arguments end with flags (TRIGGER, STAMP, TAIL) and stamps (two words).
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -60,9 +57,7 @@ def _stream(ops: SimpleNamespace, kind: str) -> Any:
     return kernel
 
 
-def _chain(words: int) -> Callable[[SimpleNamespace, str], Any]:
-    """The compute kernel with `words` words a thread, in registers: a local array that NVVM takes apart."""
-
+def _chain(words: int) -> Callable[[SimpleNamespace, str], Any]:  # words of a thread
     def make(ops: SimpleNamespace, kind: str) -> Any:
         from numba import cuda
 
@@ -82,7 +77,7 @@ def _chain(words: int) -> Callable[[SimpleNamespace, str], Any]:
             i = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
             last = uint32(uint32(cuda.gridDim.x) * uint32(THREADS) - uint32(1))
             factor, step = uint32(m), uint32(c)
-            x = cuda.local.array(words, uint32)
+            x = cuda.local.array(words, uint32)  # registers: NVVM takes it apart
             for s in range(words):
                 x[s] = uint32(uint32(i * uint32(words)) + uint32(s))
             half = int32(uint32(iters) >> uint32(1))
@@ -177,11 +172,8 @@ def _q6k(ops: SimpleNamespace, kind: str) -> Any:
     begin, tail, late_wait = gate.begin, gate.tail, gate.late_wait
     prefetch, end = gate.prefetch, gate.end
     unit, add, advance, reduce_row = (
-        q6k.functions(ops, layout("dpl")),
-        ops.add,
-        ops.advance,
-        reductions.row(ops),
-    )
+        q6k.functions(ops, layout("dpl")), ops.add, ops.advance, reductions.row(ops),
+    )  # fmt: skip
     load, term = unit.load, unit.term
 
     def kernel(w, x8, out, nbe, row_stride, flags, stamps):  # one row per block
@@ -288,16 +280,12 @@ _FORMS: dict[str, tuple[Callable[[SimpleNamespace, str], Any], tuple[Any, ...], 
     "q4k": (_q4k, (BYTES, BYTES, FLOATS, _INT), True),
     "q6k": (_q6k, (BYTES, BYTES, FLOATS, _INT, _INT), True),
     "rope_store": (attention.rope_store, (FLOATS, FLOATS, FLOATS, HALVES, _INT, _INT, _INT), True),
-    "attention_split": (
-        attention.attention_split,
-        (FLOATS, BYTES, FLOATS, _INT, _INT, _INT, _FLOAT),
-        True,
-    ),
+    "attention_split": (attention.attention_split, (FLOATS, BYTES, FLOATS, _INT, _INT, _INT, _FLOAT), True),
     "attention_combine": (attention.attention_combine, (FLOATS, FLOATS, _INT), False),
     "quantise": (_quantise, (FLOATS, WORDS), False),
     "swiglu_quantise": (_swiglu_quantise, (FLOATS, WORDS, _INT), False),
     "add": (_add, (FLOATS, FLOATS, FLOATS), False),
-}
+}  # fmt: skip
 """Kernel -> its maker, its own arguments, whether it has anything to do before the wait (a late kind)."""
 
 

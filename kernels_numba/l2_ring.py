@@ -1,12 +1,8 @@
-"""L2's matrices through a ring, in the kinds of pdl.py. Twin of kernels_cu/l2_ring.cuh.
+"""L2's matrices through a ring, q4_K as stored or q6_K in dpl, in the kinds of pdl.py. Twin of l2_ring.cuh.
 
-q4k_ring   weights in q4_K as stored, pad40 activations, the next activations or null, one result per row,
-           super-blocks per row, row stride, rows, rows per ticket, stages, tickets to bring into L2 ahead
-           of the stages (late kind only), flags, stamps
-q6k_ring   the same in q6_K, in the dpl layout
+Arguments: weights, pad40 activations, the next activations or null, one result per row, super-blocks per row,
+row stride, rows, rows per ticket, stages, tickets to bring into L2 ahead (late kind only), flags, stamps.
 """
-
-from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +18,7 @@ _SIGNATURE = types.void(BYTES, BYTES, WORDS, FLOATS, *[types.int32] * 7, LONGS)
 
 
 def _hooks(ops: SimpleNamespace, kind: str) -> SimpleNamespace:
-    """Where the consumers wait, and the tail trigger. h = (ahead, flags, x8, next8, words of activations)."""
+    """Where consumers wait, and the tail trigger. h = (ahead, flags, x8, next8, words of activations)."""
     from numba import cuda
 
     gate, is_null, load4 = pdl.parts(kind), ring.statements().is_null, ops.load4
@@ -59,7 +55,6 @@ def _hooks(ops: SimpleNamespace, kind: str) -> SimpleNamespace:
 
 
 def _ring(ops: SimpleNamespace, weights: SimpleNamespace, kind: str) -> Any:
-    """The ring kernel of one weight format and one kind."""
     gate, no_counter, ring_of = pdl.parts(kind), ring.statements().no_counter, ring_block.ring_of(ops)
     begin, end, units = gate.begin, gate.end, weights.units
     run = ring_feed.form(ops, weights, ring_feed.row_job(ops), _hooks(ops, kind))
@@ -75,7 +70,6 @@ def _ring(ops: SimpleNamespace, weights: SimpleNamespace, kind: str) -> Any:
 
 
 def kernels() -> dict[str, tuple[Any, Any]]:
-    """Every kernel as name -> (Python function, signature), ready for compile.py."""
     ops = gpu_ops()
     formats = {"q4k": q4k_held.rows(ops), "q6k": held.rows(ops, layout("dpl"))}
     return {

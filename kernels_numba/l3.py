@@ -1,19 +1,15 @@
-"""The L3 kernels: gate and up rows in q4_K, SwiGLU and q8 quantising, as a pair and fused in four forms.
+"""The L3 kernels: gate and up rows in q4_K, SwiGLU and q8 quantising, apart and fused. Twins of l3.cu.
 
-    matmul         one row per block: gate rows 0..nf-1, then up rows nf..2nf-1; f32 out
-    swiglu_quant   SwiGLU of the two halves, quantised to pad40, one block of 32 values per warp
-    form_b         one q8 block per thread block: its 32 gate rows, then its 32 up rows, then all the rest
-    form_b_staged  the same, the next row's weights loaded before this row is reduced
-    form_a         a gate row and its up row per block, SwiGLU of the two sums; f32 out
-    quant          f32 to pad40
-    matmul_ring    the matmul through a ring, see l3_ring.py
-    form_c         the whole fusion row by row through a ring, see ring_gated.py
+matmul          one row per block: gate rows 0..nf-1, then up rows nf..2nf-1; f32 out
+swiglu_quant    SwiGLU of the two halves, quantised to pad40, one block of 32 values per warp
+form_b          one q8 block per thread block: its 32 gate rows, then its 32 up rows, then all the rest
+form_b_staged   the same, the next row's weights loaded before this row is reduced
+form_a          a gate row and its up row per block, SwiGLU of the two sums; f32 out
+quant           f32 to pad40
+matmul_ring     the matmul through a ring, and form_c, the whole fusion row by row: see l3_ring.py
 
-Twins of kernels_cu/l3.cu, under the same names and with the same arguments. Those that end in _traced
-also store the SM of each block, which load balance is counted from; they are never timed.
+The twins that end in _traced also store the SM of each block, for load balance; they are never timed.
 """
-
-from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
@@ -26,18 +22,14 @@ from kernels_numba.ops import BYTES, FLOATS, WORDS, gpu_ops
 THREADS, GROUP, PAD_WORDS = 256, 32, 10
 _INT = types.int32
 _SIGNATURES = {
-    "matmul": (BYTES, BYTES, FLOATS, _INT),
-    "form_a": (BYTES, BYTES, FLOATS, _INT, _INT),
-    "form_b": (BYTES, BYTES, WORDS, _INT, _INT),
-    "form_b_staged": (BYTES, BYTES, WORDS, _INT, _INT),
-    "swiglu_quant": (FLOATS, WORDS, _INT),
-    "quant": (FLOATS, WORDS, _INT),
-}
+    "matmul": (BYTES, BYTES, FLOATS, _INT), "form_a": (BYTES, BYTES, FLOATS, _INT, _INT),
+    "form_b": (BYTES, BYTES, WORDS, _INT, _INT), "form_b_staged": (BYTES, BYTES, WORDS, _INT, _INT),
+    "swiglu_quant": (FLOATS, WORDS, _INT), "quant": (FLOATS, WORDS, _INT),
+}  # fmt: skip
 
 
 def _parts(ops: SimpleNamespace) -> SimpleNamespace:
     """What the forms share: a thread's part of a row, and the two stages of the reference reduction."""
-
     add = ops.add
     unit = q4k.functions(ops)
     weights, activations, term = unit.weights, unit.activations, unit.term
@@ -68,7 +60,6 @@ def _parts(ops: SimpleNamespace) -> SimpleNamespace:
 
 
 def _row_forms(ops: SimpleNamespace, parts: SimpleNamespace) -> dict[str, Any]:
-    """matmul and form_a as device functions: the rows of one block, without trace."""
     from numba import cuda
 
     advance, add = ops.advance, ops.add
@@ -77,7 +68,7 @@ def _row_forms(ops: SimpleNamespace, parts: SimpleNamespace) -> dict[str, Any]:
     gated = swiglu.functions(ops).swiglu
 
     @ops.jit
-    def matmul(w, x8, gu, nbe):  # see the module's docstring
+    def matmul(w, x8, gu, nbe):
         t = int32(cuda.threadIdx.x)
         sums = cuda.shared.array(8, float32, alignment=16)
         row = advance(w, int64(cuda.blockIdx.x) * int64(int32(nbe * q4k.BLOCK)))
@@ -89,7 +80,7 @@ def _row_forms(ops: SimpleNamespace, parts: SimpleNamespace) -> dict[str, Any]:
             gu[cuda.blockIdx.x] = add_warps(sums, 0)
 
     @ops.jit
-    def form_a(w, x8, h, nf, nbe):  # see the module's docstring
+    def form_a(w, x8, h, nf, nbe):
         t = int32(cuda.threadIdx.x)
         sums = cuda.shared.array(16, float32, alignment=16)
         row_bytes, units = int64(int32(nbe * q4k.BLOCK)), int32(nbe * 4)
@@ -115,7 +106,7 @@ def _row_forms(ops: SimpleNamespace, parts: SimpleNamespace) -> dict[str, Any]:
 
 
 def _block_forms(ops: SimpleNamespace, parts: SimpleNamespace) -> dict[str, Any]:
-    """form_b and form_b_staged as device functions: 64 rows of one block one after another, without trace."""
+    """form_b and form_b_staged as device functions: 64 rows of one block, one after another."""
     from numba import cuda
 
     advance, add = ops.advance, ops.add
@@ -143,7 +134,7 @@ def _block_forms(ops: SimpleNamespace, parts: SimpleNamespace) -> dict[str, Any]
             store(gated(totals[t], totals[GROUP + t]), out, int64(cuda.blockIdx.x) * PAD_WORDS)
 
     @ops.jit
-    def form_b(w, x8, out, nf, nbe):  # see the module's docstring
+    def form_b(w, x8, out, nf, nbe):
         t = int32(cuda.threadIdx.x)
         sums = cuda.shared.array(16, float32, alignment=16)
         totals = cuda.shared.array(64, float32)
@@ -160,7 +151,7 @@ def _block_forms(ops: SimpleNamespace, parts: SimpleNamespace) -> dict[str, Any]
         quantise(totals, out)
 
     @ops.jit
-    def form_b_staged(w, x8, out, nf, nbe):  # see the module's docstring
+    def form_b_staged(w, x8, out, nf, nbe):
         t = int32(cuda.threadIdx.x)
         sums = cuda.shared.array(16, float32, alignment=16)
         totals = cuda.shared.array(64, float32)
@@ -190,18 +181,17 @@ def _block_forms(ops: SimpleNamespace, parts: SimpleNamespace) -> dict[str, Any]
     return {"form_b": form_b, "form_b_staged": form_b_staged}
 
 
-def _quantisers(ops: SimpleNamespace) -> dict[str, Any]:
-    """The kernels that follow a matmul: eight q8 blocks per thread block."""
+def _quantisers(ops: SimpleNamespace) -> dict[str, Any]:  # eight q8 blocks per thread block
     from numba import cuda
 
     gated, store = swiglu.functions(ops).swiglu, q8.warp_store(ops)
 
-    def swiglu_quant(gu, out, nf):  # see the module's docstring
+    def swiglu_quant(gu, out, nf):
         i = int32(int32(cuda.blockIdx.x) * THREADS + int32(cuda.threadIdx.x))
         if i < nf:  # nf is a multiple of 32: a warp is in or out as one
             store(gated(gu[i], gu[nf + i]), out, (i >> 5) * PAD_WORDS)
 
-    def quant(h, out, nf):  # see the module's docstring
+    def quant(h, out, nf):
         i = int32(int32(cuda.blockIdx.x) * THREADS + int32(cuda.threadIdx.x))
         if i < nf:
             store(h[i], out, (i >> 5) * PAD_WORDS)
@@ -210,22 +200,20 @@ def _quantisers(ops: SimpleNamespace) -> dict[str, Any]:
 
 
 def _plain(form: str, body: Any) -> Any:
-    """The timed kernel of a form."""
     if form == "matmul":
 
-        def four(w, x8, out, nbe):  # see the module's docstring
+        def four(w, x8, out, nbe):
             body(w, x8, out, nbe)
 
         return four
 
-    def five(w, x8, out, nf, nbe):  # see the module's docstring
+    def five(w, x8, out, nf, nbe):
         body(w, x8, out, nf, nbe)
 
     return five
 
 
-def _traced(ops: SimpleNamespace, form: str, body: Any) -> Any:
-    """The twin that also stores the SM of each block, sm[block]."""
+def _traced(ops: SimpleNamespace, form: str, body: Any) -> Any:  # also stores each block's SM, sm[block]
     from numba import cuda
 
     smid = ops.smid
@@ -238,13 +226,13 @@ def _traced(ops: SimpleNamespace, form: str, body: Any) -> Any:
 
     if form == "matmul":
 
-        def four(w, x8, out, nbe, sm):  # see the module's docstring
+        def four(w, x8, out, nbe, sm):
             trace(sm)
             body(w, x8, out, nbe)
 
         return four
 
-    def five(w, x8, out, nf, nbe, sm):  # see the module's docstring
+    def five(w, x8, out, nf, nbe, sm):
         trace(sm)
         body(w, x8, out, nf, nbe)
 

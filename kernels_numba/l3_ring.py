@@ -1,12 +1,10 @@
-"""L3 through a ring of bulk copies: twins of l3_matmul_ring and l3_form_c in kernels_cu/l3.cu. sm_90 and up.
+"""L3 through a ring of bulk copies: the matmul, and the whole fusion of ring_gated.py. sm_90 and up.
 
-matmul_ring  the matmul row by row: weights, activations, gu, ticket counter or null, super-blocks per
-             row, rows of the matrix, rows per ticket, stages
-form_c       the whole fusion, see ring_gated.py: weights, activations, q8, words (two per row pair, all 0
-             before and after), ticket counter or null, super-blocks per row, nf, rows per ticket, stages
+matmul_ring  weights, activations, gu, ticket counter or null, super-blocks per row, rows of the matrix, rows
+             per ticket, stages
+form_c       the same, q8 in place of gu and nf in place of rows; after q8, words: two per row pair, all 0
+             before and after
 """
-
-from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +37,6 @@ def _form_c(ops: SimpleNamespace, weights: SimpleNamespace) -> Any:
 
 
 def kernels() -> dict[str, tuple[Any, Any]]:
-    """Every kernel as name -> (Python function, signature), ready for compile.py."""
     ops = gpu_ops()
     weights = q4k_held.rows(ops)
     matmul = types.void(BYTES, BYTES, FLOATS, WORDS, *[types.int32] * 4)

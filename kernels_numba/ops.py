@@ -1,11 +1,7 @@
-"""The operations that Numba's vocabulary lacks, once for the GPU and once for the CPU.
+"""The operations that Numba lacks: `gpu_ops()` for `cuda.jit(device=True)`, `cpu_ops()` for `njit`.
 
-`gpu_ops()` serves functions compiled with `cuda.jit(device=True)`, `cpu_ops()` the very same
-functions compiled with `njit`: so the arithmetic of a kernel is tested without a GPU, to the bit.
-Pointers are `CPointer(uint8)`: one 8-byte kernel parameter each, the same as in the C++ twins.
+The same functions compile with both, so a kernel's arithmetic is tested without a GPU, to the bit.
 """
-
-from __future__ import annotations
 
 import functools
 from collections.abc import Callable
@@ -19,6 +15,9 @@ if not hasattr(np, "row_stack"):  # numba-cuda 0.30 still names it; numpy 2.5 dr
 
 from llvmlite import ir
 from numba import float32, float64, int32, int64, njit, types, uint32
+from numba.cuda.extending import intrinsic as gpu_intrinsic
+
+__all__ = ["gpu_intrinsic"]  # others take it from here, because numba.cuda needs np.row_stack first
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _F32 = ir.FloatType()
@@ -26,11 +25,11 @@ _F32 = ir.FloatType()
 BYTES, HALVES, FLOATS, WORDS, LONGS = (
     types.CPointer(t) for t in (types.uint8, types.uint16, types.float32, types.uint32, types.uint64)
 )
-"""Pointers, as kernels take them."""
+"""Pointers: one 8-byte kernel parameter each, as in C++."""
 
 
 def _load_words(intrinsic: Callable[..., Any], words: int, align: int) -> Any:
-    """An intrinsic (pointer, byte offset) -> `words` uint32, one load of 4*words bytes."""
+    """An intrinsic (pointer, byte offset) -> `words` uint32, in one load."""
 
     @intrinsic
     def load(typingctx: Any, pointer: Any, offset: Any) -> Any:
@@ -74,25 +73,20 @@ def _memory(intrinsic: Callable[..., Any], aligned: bool) -> dict[str, Any]:
 
         return intrinsic(lambda typingctx, value: (signature, codegen))
 
-    @intrinsic
+    @intrinsic  # in 32 bits, for bits < 32: Numba itself makes 64 of them
     def shift_right(typingctx: Any, word: Any, bits: Any) -> Any:
-        """In 32 bits, for bits < 32: Numba itself makes 64 of them."""
-
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             return builder.lshr(args[0], args[1])
 
         return types.uint32(types.uint32, types.uint32), codegen
 
     return {
-        "shift_right": shift_right,
-        "load16": _load_words(intrinsic, 4, 16 if aligned else 1),
+        "shift_right": shift_right, "load16": _load_words(intrinsic, 4, 16 if aligned else 1),
         "load8": _load_words(intrinsic, 2, 8 if aligned else 1),
-        "load4": _load_words(intrinsic, 1, 4 if aligned else 1),
-        "load2": load2,
-        "advance": advance,
+        "load4": _load_words(intrinsic, 1, 4 if aligned else 1), "load2": load2, "advance": advance,
         "float_of_bits": bitcast(types.float32(types.uint32), _F32),
         "bits_of_float": bitcast(types.uint32(types.float32), _I32),
-    }
+    }  # fmt: skip
 
 
 def _asm(
@@ -100,12 +94,8 @@ def _asm(
 ) -> Any:
     """An intrinsic of inline PTX; `signature` is result(arguments) over 32- and 64-bit Numba types."""
     machine = {
-        types.uint32: _I32,
-        types.int32: _I32,
-        types.uint64: _I64,
-        types.int64: _I64,
-        types.float32: _F32,
-    }
+        types.uint32: _I32, types.int32: _I32, types.uint64: _I64, types.int64: _I64, types.float32: _F32,
+    }  # fmt: skip
     kind = ir.FunctionType(machine[signature.return_type], [machine[a] for a in signature.args])
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -126,51 +116,36 @@ def gpu_ops() -> SimpleNamespace:
     from numba.cuda.extending import intrinsic
 
     def keep(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        """The same pointer to global memory, which the compiler will not work out anew for every load."""
+        # The same pointer to global memory, which the compiler will not work out anew for every load.
         asm = ir.InlineAsm(ir.FunctionType(_I64, [_I64]), "mov.b64 $0, $1;", "=l,l", side_effect=True)
         moved = builder.call(asm, [builder.ptrtoint(args[0], _I64)])
         in_global = builder.inttoptr(moved, args[0].type.pointee.as_pointer(1))
         return builder.addrspacecast(in_global, args[0].type)
 
     return SimpleNamespace(
-        jit=cuda.jit(device=True),
-        kept=intrinsic(lambda typingctx, pointer: (pointer(pointer), keep)),
-        mul=libdevice.fmul_rn,
-        add=libdevice.fadd_rn,
-        sub=libdevice.fsub_rn,
-        fused=libdevice.fmaf_rn,
-        divide=libdevice.fdiv_rn,
-        square_root=libdevice.fsqrt_rn,
+        jit=cuda.jit(device=True), kept=intrinsic(lambda typingctx, pointer: (pointer(pointer), keep)),
+        mul=libdevice.fmul_rn, add=libdevice.fadd_rn, sub=libdevice.fsub_rn, fused=libdevice.fmaf_rn,
+        divide=libdevice.fdiv_rn, square_root=libdevice.fsqrt_rn,
         dp4a=_asm(
-            intrinsic,
-            types.int32(types.uint32, types.uint32, types.int32),
-            "dp4a.s32.s32 $0, $1, $2, $3;",
-            "=r,r,r,r",
+            intrinsic, types.int32(types.uint32, types.uint32, types.int32),
+            "dp4a.s32.s32 $0, $1, $2, $3;", "=r,r,r,r",
         ),
         dp4a_unsigned=_asm(
-            intrinsic,
-            types.int32(types.uint32, types.uint32, types.int32),
-            "dp4a.u32.s32 $0, $1, $2, $3;",
-            "=r,r,r,r",
+            intrinsic, types.int32(types.uint32, types.uint32, types.int32),
+            "dp4a.u32.s32 $0, $1, $2, $3;", "=r,r,r,r",
         ),
         first_byte=_asm(intrinsic, types.float32(types.uint32), "cvt.rn.f32.s8 $0, $1;", "=f,r"),
         second_byte=_asm(
-            intrinsic,
-            types.float32(types.uint32),
-            "{ .reg .b32 b; shr.u32 b, $1, 8; cvt.rn.f32.s8 $0, b; }",
-            "=f,r",
+            intrinsic, types.float32(types.uint32),
+            "{ .reg .b32 b; shr.u32 b, $1, 8; cvt.rn.f32.s8 $0, b; }", "=f,r",
         ),
         float_of_half=_asm(
-            intrinsic,
-            types.float32(types.uint32),
-            "{ .reg .b16 h, z; mov.b32 {h, z}, $1; cvt.f32.f16 $0, h; }",
-            "=f,r",
+            intrinsic, types.float32(types.uint32),
+            "{ .reg .b16 h, z; mov.b32 {h, z}, $1; cvt.f32.f16 $0, h; }", "=f,r",
         ),
         half_of_float=_asm(
-            intrinsic,
-            types.uint32(types.float32),
-            "{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.u32.u16 $0, h; }",
-            "=r,f",
+            intrinsic, types.uint32(types.float32),
+            "{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.u32.u16 $0, h; }", "=r,f",
         ),
         round_to_int=libdevice.float2int_rn,
         globaltimer=_asm(
@@ -179,7 +154,7 @@ def gpu_ops() -> SimpleNamespace:
         clock64=_asm(intrinsic, types.uint64(), "mov.u64 $0, %clock64;", "=l,~{memory}", side_effect=True),
         smid=_asm(intrinsic, types.uint32(), "mov.u32 $0, %smid;", "=r", side_effect=True),
         **_memory(intrinsic, aligned=True),
-    )
+    )  # fmt: skip
 
 
 @functools.cache

@@ -1,10 +1,7 @@
-"""Programmatic dependent launch from Numba: where a kernel waits, triggers, prefetches and stamps the time.
+"""Programmatic dependent launch: where a kernel waits, triggers, prefetches, stamps the time. sm_90 and up.
 
-Twin of kernels_cu/pdl.cuh, which says what the kinds plain, entry and late are. Everything here is inline PTX
-with side effects on memory, so that no load moves across it. sm_90 or later.
+Twin of kernels_cu/pdl.cuh, which says what the kinds are. All clobber memory, so that no load crosses them.
 """
-
-from __future__ import annotations
 
 import functools
 from types import SimpleNamespace
@@ -13,16 +10,14 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from kernels_numba.ops import gpu_intrinsic as intrinsic
 from kernels_numba.ops import gpu_ops
 
 KINDS = ("plain", "entry", "late")
 TRIGGER, STAMP, TAIL = 1, 2, 4
 
 
-def _statement(text: str, *kinds: Any) -> Any:
-    """An intrinsic of inline PTX without a result: of nothing, or of a pointer and one value of `kinds`."""
-    from numba.cuda.extending import intrinsic
-
+def _statement(text: str, *kinds: Any) -> Any:  # of nothing, or of a pointer and one value
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         values = [
             builder.ptrtoint(a, ir.IntType(64)) if isinstance(a.type, ir.PointerType) else a for a in args

@@ -1,10 +1,7 @@
 """One q4_K chunk (64 values, two sub-blocks): its loads, and its term of the reference order.
 
-`functions(ops)` compiles the same source for the GPU (`gpu_ops()`) or the CPU (`cpu_ops()`). Its weights
-travel as (head words, 8 words of nibbles), its activations as 20 words of two pad40 units.
+Its weights travel as (head words, 8 words of nibbles), its activations as 20 words of two pad40 units.
 """
-
-from __future__ import annotations
 
 from types import SimpleNamespace
 
@@ -78,9 +75,8 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
         dot_b = dp4a(high_nibbles(q[2]), e[1], dot_b)
         dot_b = dp4a(high_nibbles(q[3]), e[2], dot_b)
         scale, dmin = (
-            float_of_half(uint32(head[0] & uint32(0xFFFF))),
-            float_of_half(uint32(head[0] >> uint32(16))),
-        )
+            float_of_half(uint32(head[0] & uint32(0xFFFF))), float_of_half(uint32(head[0] >> uint32(16))),
+        )  # fmt: skip
         s = sixbit(head[1], head[3], chunk)
         m = sixbit(head[2], uint32(head[3] >> uint32(4)), chunk)
         first = half(dot_a, c[1], byte(s, 0), byte(m, 0), scale, dmin)

@@ -1,17 +1,10 @@
-"""q4_K units for kernels that meet many rows with the same activations. Twin of kernels_cu/q4k_held.cuh.
+"""q4_K units (64 values) with register-resident activations. Twin of kernels_cu/q4k_held.cuh; see held.py.
 
-That file says why the rearranged arithmetic keeps the reference order's bits. `functions(ops)` compiles the
-same source for the GPU (`gpu_ops()`) or the CPU (`cpu_ops()`). A unit is 64 values, two sub-blocks; flat
-tuples travel:
-
-    held    16 words of int8, then of both sub-blocks: d8 (0 where no unit is owned), the sum of the int8
-    place   byte offsets of the super-block's head and of the unit's nibbles from the row's start
-    group   how its place in the super-block finds its scales and minima: a byte selector, then masks of own,
-            upper, nibbles
-    piece   weights: four words of head, eight of nibbles
+held    16 words of int8, then of both sub-blocks: d8 (0 where no unit is owned), the sum of the int8
+place   byte offsets of the super-block's head and of the unit's nibbles from the row's start
+group   where its scales and minima are: a byte selector, then masks of own, upper, nibbles
+piece   weights: four words of head, eight of nibbles
 """
-
-from __future__ import annotations
 
 import functools
 from types import SimpleNamespace
@@ -22,20 +15,14 @@ from numba import float32, int32, njit, types, uint32
 
 from kernels_numba import held, q4k, ring
 from kernels_numba import ops as _ops
+from kernels_numba.ops import gpu_intrinsic as intrinsic
 
-EXPONENT, TWO_23 = 0x4B000000, 8388608.0
-"""The bits of 2^23 as a float, and 2^23: a byte in those bits is the float 2^23 + byte."""
+EXPONENT, TWO_23 = 0x4B000000, 8388608.0  # the float 2^23's bits; a byte put in them is 2^23 + byte
 
 
 @functools.cache
 def gpu_extras() -> SimpleNamespace:
-    """permuted(a, b, selector): four bytes of two words, as prmt has it.
-
-    bits[k](word): its byte k behind the bits of 2^23. upper_half(word): its second f16, without the shift
-    that the others' way takes.
-    """
-    from numba.cuda.extending import intrinsic
-
+    """permuted(a, b, selector): prmt. bits[k](w): byte k behind 2^23's bits. upper_half(w): the upper f16."""
     word, single = ir.IntType(32), ir.FloatType()
 
     def permute(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -62,9 +49,7 @@ def gpu_extras() -> SimpleNamespace:
 
 
 @functools.cache
-def cpu_extras() -> SimpleNamespace:
-    """The same for njit."""
-
+def cpu_extras() -> SimpleNamespace:  # the same for njit
     @njit
     def permuted(a, b, selector):  # three uint32 -> uint32
         out = uint32(0)
@@ -92,7 +77,7 @@ def cpu_extras() -> SimpleNamespace:
 
 
 def functions(ops: SimpleNamespace) -> SimpleNamespace:
-    """activation, hold, place, group_of and term: see the module's docstring and ring_rows.py."""
+    """activation, hold, place, group_of and term: see ring_rows.py."""
     on_gpu = ops is _ops.gpu_ops()
     dp4a, extras = ops.dp4a_unsigned, gpu_extras() if on_gpu else cpu_extras()
     permuted, upper_half = extras.permuted, extras.upper_half
@@ -170,7 +155,7 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
 
 
 def rows(ops: SimpleNamespace) -> SimpleNamespace:
-    """q4_K as stored, 144 bytes a super-block, for a ring's consumers: see ring_rows.py."""
+    """q4_K as stored, 144 bytes a super-block, as a weight format of ring_rows.py."""
     unit, asm = functions(ops), ring.statements()
     pinned, load16, group_of = asm.pinned, asm.load16, unit.group_of
 

@@ -1,13 +1,10 @@
 """One q6_K unit (32 values) in any layout: its loads, its term of the reference order, its checksum.
 
-`functions(ops, layout)` compiles the same source for the GPU (`gpu_ops()`) or the CPU (`cpu_ops()`).
 A unit travels as a flat tuple of uint32 words:
 
     gguf order   8 nibble words, 8 high words, scales, d, activation scale, 8 words of int8, their sum
     group order  4 nibble words, 2 high words, and the same tail
 """
-
-from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,6 +1,4 @@
-"""Quantising float32 values to one pad40 block: the steps, and the warp that makes a whole block."""
-
-from __future__ import annotations
+"""Quantising float32 values to one pad40 block: the steps, and the warp that makes a block."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -9,14 +7,12 @@ from llvmlite import ir
 from numba import float32, int32, types, uint32
 
 from kernels_numba import target
+from kernels_numba.ops import gpu_intrinsic as intrinsic
 from kernels_numba.ops import gpu_ops
 
 
 def functions(ops: SimpleNamespace) -> SimpleNamespace:
-    """scale(top) and inverse(d), float32; value(x, inverse), int32: for the GPU or the CPU.
-
-    `top` is the bits of the block's largest |value|: as integers, they are in the floats' order.
-    """
+    """scale(top), inverse(d) and value(x, inverse). top: the bits of the block's largest |value|."""
     jit, mul, divide = ops.jit, ops.mul, ops.divide
     float_of_bits, round_to_int = ops.float_of_bits, ops.round_to_int
 
@@ -42,10 +38,7 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
     return SimpleNamespace(scale=scale, inverse=inverse, value=value)
 
 
-def _reduction(operation: str) -> Any:
-    """An intrinsic int32 -> int32: a warp's words under `operation`; one instruction from sm_80 on."""
-    from numba.cuda.extending import intrinsic
-
+def _reduction(operation: str) -> Any:  # of a warp's int32; one instruction from sm_80 on
     step = f"shfl.sync.bfly.b32 o, w, {{}}, 31, -1; {operation}.s32 w, w, o; "
     steps = "".join(step.format(offset) for offset in (16, 8, 4, 2, 1))
 
@@ -61,7 +54,6 @@ def _reduction(operation: str) -> Any:
 
 
 def _reductions(ops: SimpleNamespace) -> SimpleNamespace:
-    """largest(word), total(word): of a warp's int32."""
     if ops is gpu_ops():
         return SimpleNamespace(largest=_reduction("max"), total=_reduction("add"))
     from numba import cuda
@@ -80,7 +72,7 @@ def _reductions(ops: SimpleNamespace) -> SimpleNamespace:
 
 
 def warp_store(ops: SimpleNamespace) -> Any:
-    """store(x, out, first): one warp makes one block, lane k from value k; ten words from out[first]."""
+    """store(x, out, first): a warp makes a block, lane k from value k; ten words from out[first]."""
     from numba import cuda
 
     unit, reduce = functions(ops), _reductions(ops)

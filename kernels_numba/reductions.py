@@ -1,6 +1,4 @@
-"""Sums of a warp and of a block, in the reference order (probes/core/order.py)."""
-
-from __future__ import annotations
+"""Sums of a warp and of a block, in the reference order (probes/formats/reduction.py)."""
 
 from types import SimpleNamespace
 from typing import Any

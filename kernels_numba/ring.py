@@ -1,11 +1,8 @@
 """Bulk copies, mbarriers and shared memory by 32-bit address: inline PTX for Numba.
 
-Twin of kernels_cu/mbarrier.cuh and of the first part of ring_gated.cuh. An address is a uint32 in the
-shared window. Barriers and copies have side effects on memory, so that no load crosses them. Barriers and
-copies of 16 bytes need sm_80, bulk copies and prefetches sm_90.
+Twin of kernels_cu/mbarrier.cuh and the first part of ring_gated.cuh. All clobber memory, so that no load
+crosses them. Barriers and copies of 16 bytes need sm_80, bulk copies and prefetches sm_90.
 """
-
-from __future__ import annotations
 
 import functools
 from types import SimpleNamespace
@@ -15,17 +12,14 @@ from llvmlite import ir
 from numba import types
 
 from kernels_numba import target
+from kernels_numba.ops import gpu_intrinsic as intrinsic
 
 _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _MEMORY = "ring_memory"
 
 
 def _statement(text: str, *kinds: Any, before: str | None = None) -> Any:
-    """An intrinsic without a result: inline PTX of up to four arguments, uint32 or a pointer ('pointer').
-
-    before: the text for targets before sm_90, '' for nothing.
-    """
-    from numba.cuda.extending import intrinsic
+    """An intrinsic of PTX without a result. kinds: uint32 or 'pointer'. before: the text below sm_90."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         said = text if before is None or target.capability >= (9, 0) else before
@@ -50,10 +44,7 @@ def _statement(text: str, *kinds: Any, before: str | None = None) -> Any:
     return intrinsic(lambda typingctx, a, b, c, d: (signature(a, b, c, d), codegen))
 
 
-def _memory_address() -> Any:
-    """An intrinsic () -> uint32: where the block's dynamic shared memory starts."""
-    from numba.cuda.extending import intrinsic
-
+def _memory_address() -> Any:  # () -> uint32: where the block's dynamic shared memory starts
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         module = builder.module
         if _MEMORY in module.globals:
@@ -66,10 +57,7 @@ def _memory_address() -> Any:
     return intrinsic(lambda typingctx: (types.uint32(), codegen))
 
 
-def _load(kind: Any, result: Any, align: int, words: int = 1) -> Any:
-    """An intrinsic (address) -> one value, or a tuple of `words` values, out of shared memory."""
-    from numba.cuda.extending import intrinsic
-
+def _load(kind: Any, result: Any, align: int, words: int = 1) -> Any:  # address -> the value, or values
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         whole = ir.VectorType(kind, words) if words > 1 else kind
         value = builder.load(builder.inttoptr(args[0], whole.as_pointer(3)), align=align)
@@ -82,10 +70,7 @@ def _load(kind: Any, result: Any, align: int, words: int = 1) -> Any:
     return intrinsic(lambda typingctx, address: (out(types.uint32), codegen))
 
 
-def _store(value: Any) -> Any:
-    """An intrinsic (address, value): four bytes into shared memory."""
-    from numba.cuda.extending import intrinsic
-
+def _store(value: Any) -> Any:  # (address, value), of four bytes
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         builder.store(args[1], builder.inttoptr(args[0], args[1].type.as_pointer(3)), align=4)
         return context.get_dummy_value()
@@ -93,10 +78,7 @@ def _store(value: Any) -> Any:
     return intrinsic(lambda typingctx, address, v: (types.void(types.uint32, value), codegen))
 
 
-def _pinned() -> Any:
-    """An intrinsic word -> the same word, which the compiler will rather keep than work out again."""
-    from numba.cuda.extending import intrinsic
-
+def _pinned() -> Any:  # word -> the same word, which the compiler will rather keep than work out again
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = ir.FunctionType(_I32, [_I32])
         return builder.call(ir.InlineAsm(kind, "mov.b32 $0, $1;", "=r,r", side_effect=True), args)
@@ -104,10 +86,7 @@ def _pinned() -> Any:
     return intrinsic(lambda typingctx, word: (types.uint32(types.uint32), codegen))
 
 
-def _draw() -> Any:
-    """An intrinsic (pointer, last) -> uint32: the word, before it is counted up or wraps from `last` to 0."""
-    from numba.cuda.extending import intrinsic
-
+def _draw() -> Any:  # (pointer, last) -> the word, before it is counted up or wraps from `last` to 0
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = ir.FunctionType(_I32, [_I64, _I32])
         asm = ir.InlineAsm(kind, "atom.global.inc.u32 $0, [$1], $2;", "=r,l,r,~{memory}", side_effect=True)
@@ -116,10 +95,7 @@ def _draw() -> Any:
     return intrinsic(lambda typingctx, pointer, value: (types.uint32(pointer, types.uint32), codegen))
 
 
-def _handed_over() -> Any:
-    """An intrinsic pointer -> (gate, up): both words in one load, past L1."""
-    from numba.cuda.extending import intrinsic
-
+def _handed_over() -> Any:  # pointer -> (gate, up): both words in one load, past L1
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = ir.FunctionType(ir.LiteralStructType([_I32, _I32]), [_I64])
         asm = ir.InlineAsm(kind, _HANDED_OVER, "=r,=r,l,~{memory}", side_effect=True)
@@ -130,20 +106,14 @@ def _handed_over() -> Any:
     return intrinsic(lambda typingctx, pointer: (pair(pointer), codegen))
 
 
-def _no_counter() -> Any:
-    """An intrinsic () -> the null pointer to a word."""
-    from numba.cuda.extending import intrinsic
-
+def _no_counter() -> Any:  # () -> the null pointer to a word
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return ir.Constant(context.get_value_type(sig.return_type), None)
 
     return intrinsic(lambda typingctx: (types.CPointer(types.uint32)(), codegen))
 
 
-def _is_null() -> Any:
-    """An intrinsic (pointer) -> bool."""
-    from numba.cuda.extending import intrinsic
-
+def _is_null() -> Any:  # pointer -> bool
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.icmp_unsigned("==", builder.ptrtoint(args[0], _I64), ir.Constant(_I64, 0))
 
@@ -166,7 +136,7 @@ _WAIT = (
 
 @functools.cache
 def statements() -> SimpleNamespace:
-    """What kernels_cu spells in inline PTX, under the same names, and shared memory by address."""
+    """The intrinsics, under the C++ functions' names; an address is a uint32 in the shared window."""
     word, single = types.uint32, types.float32
     return SimpleNamespace(
         memory=_memory_address(),
@@ -182,26 +152,15 @@ def statements() -> SimpleNamespace:
         barrier_wait=_statement(_WAIT, word, word, before=_WAIT.replace("try_wait", "test_wait")),
         bulk_copy=_statement(
             "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];",
-            word,
-            "pointer",
-            word,
-            word,
+            word, "pointer", word, word,
         ),
         copy_16=_statement("cp.async.cg.shared.global.L2::128B [$0], [$1], 16;", word, "pointer"),
         barrier_arrive_copied=_statement("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", word),
         bulk_prefetch=_statement("cp.async.bulk.prefetch.L2.global [$0], $1;", "pointer", word),
-        load16=_load(_I32, word, 16, 4),
-        load8=_load(_I32, word, 8, 2),
-        load2=_load(_I16, word, 2),
-        load_word=_load(_I32, types.int32, 4),
-        load_floats=_load(ir.FloatType(), single, 16, 4),
-        store_word=_store(types.int32),
-        store_float=_store(single),
-        pinned=_pinned(),
-        draw=_draw(),
+        load16=_load(_I32, word, 16, 4), load8=_load(_I32, word, 8, 2), load2=_load(_I16, word, 2),
+        load_word=_load(_I32, types.int32, 4), load_floats=_load(ir.FloatType(), single, 16, 4),
+        store_word=_store(types.int32), store_float=_store(single), pinned=_pinned(), draw=_draw(),
         hand_over=_statement("st.relaxed.gpu.global.u32 [$0], $1;", "pointer", word),
-        handed_over=_handed_over(),
-        take_back=_statement(_TAKE_BACK, "pointer"),
-        no_counter=_no_counter(),
-        is_null=_is_null(),
-    )
+        handed_over=_handed_over(), take_back=_statement(_TAKE_BACK, "pointer"),
+        no_counter=_no_counter(), is_null=_is_null(),
+    )  # fmt: skip

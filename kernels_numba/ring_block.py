@@ -1,11 +1,9 @@
-"""A ring in shared memory, and the warps that sum its rows: twin of the consumers in kernels_cu/ring.cuh.
+"""A ring of stages in shared memory, and the consumer warps that sum its rows: twin of kernels_cu/ring.cuh.
 
 A ring travels as a tuple of uint32: stages, rows, stride, then the addresses of data, sums and slots, and the
-virtual warps that own a unit. A place, a warp's way round the ring, is four more: the addresses of a fill's
-data, sums and slot, and the parity of the slot's barriers.
+virtual warps that own a unit. A place in it is four more: a tile's data, sums and slot, and the parity of the
+slot's barriers.
 """
-
-from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
@@ -18,14 +16,13 @@ from kernels_numba.ring_rows import COUNT, EMPTY, FULL, SLOT, SUMMED, TOLD
 THREADS, VIRTUAL_WARPS, SUM_BYTES = 256, 8, 32
 
 
-def kernel(function: Any, rows: SimpleNamespace) -> Any:
-    """The same function, marked for compile.py with the threads of its largest block."""
+def kernel(function: Any, rows: SimpleNamespace) -> Any:  # marked for compile.py
     function.max_threads = rows.most_threads
     return function
 
 
 def ring_of(ops: SimpleNamespace) -> Any:
-    """ring_of(stages, rows, stride, units) -> the ring; probes/core/ring.py's stage_bytes counts the same."""
+    """ring_of(stages, rows, stride, units) -> the ring; as probes/device/pipeline.py's stage_bytes counts."""
     memory = ring.statements().memory
 
     @ops.jit
@@ -65,9 +62,9 @@ def places(ops: SimpleNamespace) -> SimpleNamespace:
 
 
 def preparer(ops: SimpleNamespace) -> SimpleNamespace:
-    """make(ring, lane, warps, others, arrivals) by the feeder, await_them(warps) by every other warp.
+    """make(ring, lane, warps, others, arrivals) by the producer warp, await_them(warps) by every other warp.
 
-    others: how many of the block's warps do not sum. arrivals: what completes `full` besides the bytes.
+    others: the block's warps that do not sum. arrivals: what completes a full barrier besides the bytes.
     """
     from numba import cuda
 
@@ -75,7 +72,7 @@ def preparer(ops: SimpleNamespace) -> SimpleNamespace:
     init, ready, arrive, join = asm.barrier_init, asm.barriers_ready, asm.block_arrive, asm.block_join
 
     @ops.jit
-    def make(r, lane, warps, others, arrivals):  # before the first fill; nobody is waited for
+    def make(r, lane, warps, others, arrivals):  # before the first tile; nobody is waited for
         k = uint32(lane)
         while k < uint32(2) * r[0]:
             slot = uint32(r[5] + uint32(SLOT) * k)
@@ -96,18 +93,15 @@ def preparer(ops: SimpleNamespace) -> SimpleNamespace:
 
 
 def _turns(ops: SimpleNamespace) -> Any:
-    """go_on(turn, step, sets) -> the first pass that is this set's in the next fill."""
-
     @ops.jit
-    def go_on(turn, step, sets):  # see ring.cuh's Consumer
+    def go_on(turn, step, sets):  # this consumer group's first pass of the next tile: see ring.cuh's Consumer
         turn = int32(turn - step)
         return int32(turn + sets) if turn < 0 else turn
 
     return go_on
 
 
-def _rests(r_passes: dict[int, Any], ops: SimpleNamespace, most: int, half: bool) -> Any:
-    """rest(ring, row, left, held, group, lane, sums, slot): the rows of a fill that make no whole pass."""
+def _rests(r_passes: dict[int, Any], ops: SimpleNamespace, most: int, half: bool) -> Any:  # of a tile's rows
     pass1 = r_passes[1]
     if half:
 
@@ -148,10 +142,10 @@ def consumer(
     ops: SimpleNamespace, rows: SimpleNamespace, steps: Any, passes: dict[int, Any], most: int,
     half: bool = False,
 ) -> Any:  # fmt: skip
-    """consume(ring, given, x8, me, nbe): a warp whose activations are held, `most` (4, 2, 1) rows at once.
+    """consume(ring, given, x8, me, nbe): a warp with register-resident activations.
 
-    given: the activations of its threads' first units. half: twice as many rows, by a warp of which 16 lanes
-    at most own a unit.
+    given: its threads' first units' activations. most: rows of a pass, 4, 2 or 1. half: twice as many, where
+    16 lanes at most own a unit.
     """
     asm, place = ring.statements(), places(ops)
     pinned, wait, arrive, load_word = asm.pinned, asm.barrier_wait, asm.barrier_arrive, asm.load_word
@@ -163,7 +157,7 @@ def consumer(
     def consume(r, given, x8, me, nbe):  # see above
         held, group = steps(given, x8, me[4], nbe), lane_of(me[4])
         lane, mine = me[0], pinned(uint32(uint32(me[1]) * uint32(4)))
-        turn, first = uint32(me[3] * count), int32(me[2])  # first: its set's first pass of a fill
+        turn, first = uint32(me[3] * count), int32(me[2])  # first: its group's first pass of a tile
         step = int32(uint32((r[1] + uint32(count - 1)) // uint32(count)) % uint32(me[3]))
         kept = r[0], r[1], r[2], r[3], pinned(r[4]), pinned(r[5]), r[6]
         at = start(kept)
@@ -192,10 +186,7 @@ def consumer(
 
 
 def any_consumer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
-    """consume(ring, given, x8, me, nbe): a warp whose activations come from memory each time.
-
-    It has more units than registers hold.
-    """
+    """consume(ring, given, x8, me, nbe): a warp that loads activations anew: registers hold too few units."""
     asm, place = ring.statements(), places(ops)
     store, wait, arrive, load_word = asm.store_float, asm.barrier_wait, asm.barrier_arrive, asm.load_word
     butterfly, add, go_on = ring_rows.butterflies(ops).one, ops.add, _turns(ops)
@@ -238,13 +229,11 @@ def any_consumer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
 
 
 def summer(ops: SimpleNamespace, rows: SimpleNamespace) -> SimpleNamespace:
-    """me_of(ring, thread, warps, others, nbe) and consume(ring, first, x8, me, nbe): a consumer warp's part.
+    """me_of(ring, thread, warps, others, nbe), first_of(x8, me, nbe) and consume(ring, first, x8, me, nbe).
 
-    Which virtual warp it adds up, and of which rows: where the block has several sets of consumers, they take
-    passes by turns, on from fill to fill. As many units are held in registers as the warp's lanes own.
-    `me` is lane, virtual warp, set, sets, virtual thread, units from the warp's first on. Where 16 lanes at
-    most own a unit, lanes 16 to 31 stand for them again. others: the block's warps that do not consume.
-    first_of(x8, me, nbe): the activations of the threads' first units.
+    A consumer warp sums one virtual warp of its rows; consumer groups take passes by turns, on from tile to
+    tile. `me`: lane, virtual warp, group, groups, virtual thread, units from the warp's first on. Where 16
+    lanes at most own a unit, lanes 16 to 31 stand for them again. others: warps that do not consume.
     """
     steps, sums = ring_rows.held_steps(ops, rows), ring_rows.row_sums(ops, rows)
     consume1 = consumer(ops, rows, steps[1], ring_rows.passes(ops, sums[1]), 4)
@@ -255,7 +244,6 @@ def summer(ops: SimpleNamespace, rows: SimpleNamespace) -> SimpleNamespace:
         consume2 = consumer(ops, rows, steps[2], ring_rows.passes(ops, sums[2]), 2)
         consume3 = consumer(ops, rows, steps[3], ring_rows.passes(ops, sums[3]), 1)
     several = rows.most_held == 3
-
     activation, unit_of = rows.activation, ring_rows.units_of(ops, rows)
 
     @ops.jit

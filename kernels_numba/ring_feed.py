@@ -1,27 +1,22 @@
-"""The warp that feeds a ring and finishes its rows: twin of kernels_cu/ring_feed.cuh, which says how and why.
+"""The producer warp of a ring: twin of kernels_cu/ring_feed.cuh, which says how and why.
 
-What a block does is put together from three namespaces, as templates do it in C++. A fill travels as its
-first row and how many rows it has, none where it ends the work:
+A block is put together from three namespaces. A tile travels as its first row and its rows, 0 at the end:
 
     rows   how a row of the weight format is summed, see ring_rows.py
     job    what a ticket names, `row_job`, `copied_row_job` or ring_gated.py's; its values travel as tuple j
-             arrivals                              what completes `full` besides bulk copies' bytes
-             tickets(ring, j)                      how many there are
-             fill_of(ring, ticket, j)              first row and rows
-             copy(ring, to, slot, first, rows, lane, j)
-                                                   the warp: the rows are to land in a stage
-             arrive(slot, lane)                    the warp, after all else that a fill takes
-             arrive_first(slot)                    and of a stage's first fill, for who else takes the sums
-             prefetch(ring, first, rows, j)        lane 0: the rows are to come into L2
-             finish(ring, at, j, first, rows, lane)
-                                                   the warp: takes the sums of the fill at a place, if it does
+             arrivals                                    complete a full barrier besides bulk copies' bytes
+             tickets(ring, j)                            how many there are
+             fill_of(ring, ticket, j)                    first row and rows
+             copy(ring, to, slot, first, rows, lane, j)  the warp: into a stage
+             arrive(slot, lane)                          the warp, after all else that a tile takes
+             arrive_first(slot)                          of a stage's first tile, for who else takes the sums
+             prefetch(ring, first, rows, j)              lane 0: into L2
+             finish(ring, at, j, first, rows, lane)      the warp: takes the sums at a place, if it does
     hooks  what a kernel does besides, `no_hooks` or l2_ring.py's; its values travel as tuple h
-             ahead(h)                              tickets past the stages to be brought into L2
-             before_activations(h)                 every consumer
-             all_asked(h)                          lane 0, of dealt tickets only: the last one was asked for
+             ahead(h)                                    tickets past the stages to be brought into L2
+             before_activations(h)                       every consumer
+             all_asked(h)                                lane 0, static schedule: the last tile was asked for
 """
-
-from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +28,7 @@ from kernels_numba.ring_rows import COUNT, EMPTY, FIRST, FULL, SLOT, SUMMED
 
 
 def row_job(ops: SimpleNamespace) -> SimpleNamespace:
-    """The plain job, j = (weights, out, od): a ticket is ring's rows of `od`, and each sum is stored."""
+    """j = (weights, out, od): a ticket is the ring's rows of `od`, by bulk copies; each sum is stored."""
     asm, total_of = ring.statements(), totals(ops)
     expect, copy_bulk, bulk, arrive_at = (
         asm.barrier_expect, asm.bulk_copy, asm.bulk_prefetch, asm.barrier_arrive,
@@ -61,7 +56,7 @@ def row_job(ops: SimpleNamespace) -> SimpleNamespace:
         arrive_at(uint32(slot + uint32(FULL)))
 
     @ops.jit
-    def arrive_first(slot):  # the feeder takes them
+    def arrive_first(slot):  # the producer warp takes them
         return
 
     @ops.jit
@@ -82,7 +77,7 @@ def row_job(ops: SimpleNamespace) -> SimpleNamespace:
 
 
 def copied_row_job(ops: SimpleNamespace) -> SimpleNamespace:
-    """The same by copies of 16 bytes, the lanes of the feeder by turns: ring_feed.cuh's CopiedRows."""
+    """The same by copies of 16 bytes, the producer warp's lanes by turns: ring_feed.cuh's CopiedRows."""
     plain, asm = row_job(ops), ring.statements()
     copy16, arrive_at, arrive_copied, advance = (
         asm.copy_16, asm.barrier_arrive, asm.barrier_arrive_copied, ops.advance,
@@ -105,9 +100,7 @@ def copied_row_job(ops: SimpleNamespace) -> SimpleNamespace:
     return SimpleNamespace(**{**vars(plain), "arrivals": 64, "copy": copy, "arrive": arrive})
 
 
-def no_hooks(ops: SimpleNamespace) -> SimpleNamespace:
-    """No predecessor, no successor; h is of no use."""
-
+def no_hooks(ops: SimpleNamespace) -> SimpleNamespace:  # h is of no use
     @ops.jit
     def ahead(h):  # nothing is fetched ahead
         return uint32(0)
@@ -120,10 +113,7 @@ def no_hooks(ops: SimpleNamespace) -> SimpleNamespace:
 
 
 def totals(ops: SimpleNamespace) -> Any:
-    """total(ring, sums, row): a row of a fill whose sums lie there, its warp sums one after another.
-
-    A virtual warp without a unit would add 0, which changes no sum: what lies in its place is not added.
-    """
+    """total(ring, sums, row): a row's warp sums, one after another; those without a unit are not added."""
     load_floats, add = ring.statements().load_floats, ops.add
     size = ring_block.SUM_BYTES
 
@@ -148,7 +138,7 @@ def totals(ops: SimpleNamespace) -> Any:
 def tickets(ops: SimpleNamespace, job: SimpleNamespace) -> SimpleNamespace:
     """fill_of(ring, ticket, every, j); drawn(ring, base, next, every, j); draw(counter, last, lane, next).
 
-    every: how many tickets there are. next: a ticket; of a draw, lane 0's answer.
+    every: how many tickets there are. next: a ticket; of a dynamic schedule, lane 0's draw.
     """
     from numba import cuda
 
@@ -173,7 +163,7 @@ def tickets(ops: SimpleNamespace, job: SimpleNamespace) -> SimpleNamespace:
 
 
 def feeder(ops: SimpleNamespace, job: SimpleNamespace, hooks: SimpleNamespace) -> Any:
-    """feed(ring, counter, j, h): the warp that fills stages, adds warp sums and finishes rows."""
+    """feed(ring, counter, j, h): the producer warp fills stages, adds warp sums and finishes rows."""
     from numba import cuda
 
     asm, of, place = ring.statements(), tickets(ops, job), ring_block.places(ops)
@@ -184,7 +174,7 @@ def feeder(ops: SimpleNamespace, job: SimpleNamespace, hooks: SimpleNamespace) -
     ahead_of, tell = hooks.ahead, hooks.all_asked
 
     @ops.jit
-    def fill(r, to, slot, first, rows, lane, j):  # a stage gets a fill, which is told of in its slot
+    def fill(r, to, slot, first, rows, lane, j):  # a stage gets a tile, which its slot tells of
         if rows > uint32(0):
             copy(r, to, slot, first, rows, lane, j)
         if lane == 0:
@@ -196,9 +186,9 @@ def feeder(ops: SimpleNamespace, job: SimpleNamespace, hooks: SimpleNamespace) -
     def feed(r, counter, j, h):  # see above
         lane, step = int32(int32(cuda.threadIdx.x) & 31), uint32(cuda.gridDim.x)
         every, following, dealt = tickets_of(r, j), uint32(cuda.blockIdx.x), is_null(counter)
-        first, rows = uint32(0), uint32(0)  # of the fill that comes next
+        first, rows = uint32(0), uint32(0)  # of the tile that comes next
         base, last, s = uint32(0), uint32(0), uint32(0)
-        more, told = True, False  # whether there may be more fills; whether `all_asked` was told
+        more, told = True, False  # whether there may be more tiles; whether `all_asked` was told
         while s < r[0] and more:
             first, rows = fill_of(r, following, every, j)
             slot = uint32(r[5] + uint32(SLOT) * s)
@@ -247,7 +237,7 @@ def feeder(ops: SimpleNamespace, job: SimpleNamespace, hooks: SimpleNamespace) -
 
 
 def form(ops: SimpleNamespace, rows: SimpleNamespace, job: SimpleNamespace, hooks: SimpleNamespace) -> Any:
-    """run(ring, x8, nbe, counter, j, h): all that a block does whose feeder finishes."""
+    """run(ring, x8, nbe, counter, j, h): all that a block does whose producer warp finishes."""
     from numba import cuda
 
     prepare, summer, arrivals = ring_block.preparer(ops), ring_block.summer(ops, rows), job.arrivals

@@ -1,10 +1,7 @@
 """A ring's job for gate and up: SwiGLU of each pair of rows, and q8 of each group of 32, in one kernel.
 
-Twin of kernels_cu/ring_gated.cuh, which says in which order tickets name a group's parts, how their sums
-meet, and what the two warps beside the consumers do. j = (weights, q8, words, nf).
+Twin of kernels_cu/ring_gated.cuh, which says how and why. j = (weights, q8, words, nf).
 """
-
-from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +12,12 @@ from kernels_numba import q8, ring, ring_block, ring_feed, swiglu
 from kernels_numba.ring_rows import COUNT, FIRST, FULL, SUMMED, TOLD
 
 GROUP, GROUP_WORDS = 32, 10
-LAST, UP = 1 << 30, 1 << 29
-"""What a fill's first row tells besides the first pair."""
-
+LAST, UP = 1 << 30, 1 << 29  # what a tile's first row tells besides the first pair
 PAIR = UP - 1
 
 
 def gated_job(ops: SimpleNamespace) -> SimpleNamespace:
-    """The job of ring_feed.py. Its sums are the finisher's affair."""
+    """The job of ring_feed.py; the finisher takes its sums."""
     asm, advance = ring.statements(), ops.advance
     expect, copy_bulk, arrive_at = asm.barrier_expect, asm.bulk_copy, asm.barrier_arrive
 
@@ -63,7 +58,7 @@ def gated_job(ops: SimpleNamespace) -> SimpleNamespace:
             arrive_at(uint32(slot + uint32(FULL)))
 
     @ops.jit
-    def arrive_first(slot):  # for the finisher, which has seen no fill yet
+    def arrive_first(slot):  # for the finisher, which has seen no tile yet
         arrive_at(uint32(slot + uint32(FULL)))
 
     @ops.jit
@@ -80,8 +75,7 @@ def gated_job(ops: SimpleNamespace) -> SimpleNamespace:
     )  # fmt: skip
 
 
-def _finisher(ops: SimpleNamespace) -> Any:
-    """complete(ring, j, lane): the warp that takes the sums, and lets a slot be summed again."""
+def _finisher(ops: SimpleNamespace) -> Any:  # the warp that takes the sums, and lets a slot be summed again
     from numba import cuda
 
     asm, store, gated = ring.statements(), q8.warp_store(ops), swiglu.functions(ops).silu
@@ -94,12 +88,12 @@ def _finisher(ops: SimpleNamespace) -> Any:
     start, go_on, after = place.start, place.go_on, place.after
 
     @ops.jit
-    def words_of(j, told, lane):  # the lane's pair's, in the group that a fill belongs to
+    def words_of(j, told, lane):  # the lane's pair's, in the group that a tile belongs to
         pair = uint32(uint32(uint32(told & uint32(PAIR)) & uint32(~uint32(GROUP - 1))) + uint32(lane))
         return advance(j[2], int64(uint32(2) * pair))
 
     @ops.jit
-    def told_of(j, at, lane):  # a fill's first row and its rows, what is there by now of its group
+    def told_of(j, at, lane):  # a tile's first row and its rows, what is there by now of its group
         wait(uint32(at[2] + uint32(TOLD)), at[3])
         rows = load_word(uint32(at[2] + uint32(COUNT)))
         first = uint32(load_word(uint32(at[2] + uint32(FIRST))))
@@ -140,7 +134,7 @@ def _finisher(ops: SimpleNamespace) -> Any:
 
 
 def form(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
-    """run(ring, x8, nbe, counter, j): all that a block does. Its last warp finishes, the one before feeds."""
+    """run(ring, x8, nbe, counter, j): a block; its last warp finishes, the one before is the producer."""
     from numba import cuda
 
     prepare, summer, job = ring_block.preparer(ops), ring_block.summer(ops, rows), gated_job(ops)
@@ -156,7 +150,7 @@ def form(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
         if role == 1:
             make(r, lane, warps, 2, arrivals)
             feed(r, counter, j, 0)
-        else:  # one place to wait for the block, see ring.cuh's ring_sum
+        else:  # one place to wait for the block: see ring.cuh's ring_sum
             me = me_of(r, thread, warps, 2, nbe)
             first = first_of(x8, me, nbe)
             await_them(warps)

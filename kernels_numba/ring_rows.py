@@ -1,18 +1,14 @@
-"""How a ring's consumers sum rows, whatever the weights: held steps, butterflies, rows in passes.
+"""How a ring's consumers sum rows, in passes, of a weight format: held.rows(ops, layout), q4k_held.rows(ops).
 
-A weight format is a namespace of functions, held.rows(ops, layout) or q4k_held.rows(ops):
-
-    units                            of a super-block, a power of two
-    most_held                        units of a thread whose activations stay in registers, 1 or 3
-    most_threads                     of a block: what its registers are bound to
-    activation(x8, unit)             its activations from global memory; hold(activation, owned) prepares them
-    place(unit, nbe), pin(place)     where its weights lie in a row, and the same kept in registers
-    group_of(unit), lane_of(thread)  what a unit's place in its super-block decides, of one or of a thread's
-    piece(row address, place)        its weights out of shared memory
-    term(piece, held, group)         its term of the reference order
+units                            of a super-block, a power of two
+most_held                        units of a thread with register-resident activations, 1 or 3
+most_threads                     of a block: what its registers are bound to
+activation(x8, unit)             its activations from global memory; hold(activation, owned) prepares them
+place(unit, nbe), pin(place)     where its weights lie in a row; the same, register-resident
+group_of(unit), lane_of(thread)  what a unit's place in its super-block decides, of one or of a thread's
+piece(row address, place)        its weights out of shared memory
+term(piece, held, group)         its term of the reference order
 """
-
-from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
@@ -23,13 +19,13 @@ from kernels_numba import ring
 
 THREADS = 256
 TOLD, FULL, EMPTY, SUMMED, FIRST, COUNT, SLOT = 0, 8, 16, 24, 32, 36, 40
-"""Where a slot's parts lie, four barriers and two words, and its size in bytes."""
+"""A slot's four barriers and two words by offset, and its size in bytes. SUMMED: partials are ready."""
 
 
 def butterflies(ops: SimpleNamespace, width: int = 32) -> SimpleNamespace:
-    """one(a, lane), two(a, b, lane), four(a, b, c, d, lane): a virtual warp's sums of that many rows at once.
+    """one(a, lane), two(a, b, lane), four(a, b, c, d, lane): a virtual warp's sums of so many rows at once.
 
-    Lane k ends with the sum of row k // (width // rows); see held.cuh's butterfly, also for a width of 16.
+    Lane k ends with the sum of row k // (width // rows): see held.cuh's butterfly.
     """
     from numba import cuda
 
@@ -71,7 +67,7 @@ def butterflies(ops: SimpleNamespace, width: int = 32) -> SimpleNamespace:
 
 
 def units_of(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
-    """unit(thread, k, nbe): of a thread's k-th step, or of its place in the first block if it owns none."""
+    """unit(thread, k, nbe): a thread's k-th, or the one of its place in the first block if it owns none."""
     units = rows.units
 
     @ops.jit
@@ -83,10 +79,7 @@ def units_of(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
 
 
 def held_steps(ops: SimpleNamespace, rows: SimpleNamespace) -> dict[int, Any]:
-    """K -> function (first, x8, thread, nbe) -> (held, place) * K: of a thread's first K units.
-
-    first: the first one's activations, loaded already.
-    """
+    """K -> function (first one's activations, x8, thread, nbe) -> (held, place) * K of a thread's units."""
     hold, activation, place, pin, units = rows.hold, rows.activation, rows.place, rows.pin, rows.units
     unit_of = units_of(ops, rows)
 
@@ -117,10 +110,9 @@ def held_steps(ops: SimpleNamespace, rows: SimpleNamespace) -> dict[int, Any]:
 
 
 def row_sums(ops: SimpleNamespace, rows: SimpleNamespace) -> dict[int, SimpleNamespace]:
-    """K -> of(row, steps, group) -> float32: a thread's K terms of one row, in ascending order.
+    """K -> of(row, steps, group), a thread's K terms of one row, and last_of(row, steps, group, slot, last).
 
-    And last_of(row, steps, group, slot, last), of a pass's last row: if it is also the warp's last one of its
-    fill, the warp says so as soon as it has what it needs.
+    last_of: of a pass's last row; if its tile's last too, the warp arrives at `empty` once it has the pieces.
     """
     add, term, piece, leave = ops.add, rows.term, rows.piece, ring.statements().barrier_arrive_if
 
@@ -167,7 +159,7 @@ def row_sums(ops: SimpleNamespace, rows: SimpleNamespace) -> dict[int, SimpleNam
 def passes(ops: SimpleNamespace, row_sum: SimpleNamespace) -> dict[int, Any]:
     """P -> function (row, stride, steps, group, lane, sums, slot, last): P rows of a stage.
 
-    Row r's sum goes to sums[8 r]. last: the warp reads no more of the fill in this slot.
+    Row r's sum goes to sums[8 r]. last: the warp reads no more of the tile in this slot.
     """
     store, of, last_of = ring.statements().store_float, row_sum.of, row_sum.last_of
     reduce = butterflies(ops)
@@ -199,10 +191,9 @@ def passes(ops: SimpleNamespace, row_sum: SimpleNamespace) -> dict[int, Any]:
 
 
 def half_passes(ops: SimpleNamespace, row_sum: SimpleNamespace) -> dict[int, Any]:
-    """P -> function as of `passes`, of 2 P rows: lanes 16 to 31 stand for the others, P rows further on.
+    """The same of 2 P rows, where 16 lanes at most own a unit: lanes 16 to 31 sum P rows further on.
 
-    For a virtual warp of which 16 lanes at most own a unit. P is 4, or 1 with an argument more: whether the
-    row is the only one, and both halves' own.
+    P is 4, or 1 with an argument more: whether the row is the only one, and both halves' own.
     """
     store, of, last_of = ring.statements().store_float, row_sum.of, row_sum.last_of
     reduce = butterflies(ops, 16)

@@ -1,6 +1,4 @@
-"""The fixed float32 exp and SwiGLU, step for step as probes/core/swiglu.py states them."""
-
-from __future__ import annotations
+"""The fixed float32 exp and SwiGLU, step for step as probes/formats/swiglu.py states them."""
 
 from types import SimpleNamespace
 

@@ -28,8 +28,7 @@ def everything(argv: Sequence[str]) -> int:
     def work() -> int:
         if args.list:
             for name in probe.names():
-                print(f"{name}: {probe.table(name).QUESTION}")
-                print("\n".join(probe.table(name).listing()))
+                print(f"{name}: {probe.table(name).QUESTION}", *probe.table(name).listing(), sep="\n")
             return 0
         if args.json or args.md:
             raise BadInput("--json and --md name one file; with several probes use --out DIR")

@@ -1,8 +1,4 @@
-"""The command line: flags, one run of one probe, exit codes. Light: NumPy and CUDA load when a run starts.
-
-Exit codes: 0 verdicts reached, 1 something is wrong with the suite, 2 usage or bad input, 3 some verdict is
-INCONCLUSIVE, 130 stopped by Ctrl-C with the finished rows kept.
-"""
+"""The command line: flags, one run of one probe, exit codes. Light: NumPy and CUDA load when a run starts."""
 
 from __future__ import annotations
 
@@ -42,49 +38,30 @@ def parser(name: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
         epilog="exit codes: 0 decided, 1 a fault of the suite, 2 bad input, 3 INCONCLUSIVE, 130 stopped",
     )
-    p.add_argument("--list", action="store_true", help="print cases, variants and bars, and stop")
-    p.add_argument("--mode", choices=["measure", "predict"], help="default: measure where there is a GPU")
-    p.add_argument("--device", type=int, default=0, metavar="N", help="GPU index (default 0)")
-    p.add_argument(
-        "--device-profile",
-        default="gb10",
-        metavar="NAME",
-        help="GPU to predict for: gb10 (default), h200, ...",
-    )
-    p.add_argument(
-        "--backend", action="append", choices=["cu", "numba"], help="only this backend (repeatable)"
-    )
-    p.add_argument("--quick", action="store_true", help="fewer cases and windows: under 20 s on a GPU")
-    p.add_argument(
-        "--windows",
-        type=int,
-        metavar="N",
-        help=f"ABBA windows per case (default {WINDOWS}; {QUICK_WINDOWS} with --quick)",
-    )
-    p.add_argument(
-        "--processes", type=int, default=1, metavar="N", help="repeat in N fresh processes and pool them"
-    )
-    p.add_argument("--seed", type=int, default=0, help="of weights, orders and intervals (default 0)")
-    p.add_argument("--blocks-per-sm", type=int, metavar="N", help="hold every kernel to N blocks per SM")
-    p.add_argument(
-        "--counters",
-        action="store_true",
-        help="add the profiler's DRAM bytes, durations, DRAM and issue rates (needs ncu)",
-    )
-    p.add_argument(
-        "--out",
-        type=folder,
-        default=Path("out") / "runs",
-        metavar="DIR",
-        help="folder of this run's reports (default out/runs)",
-    )
-    p.add_argument("--json", type=Path, metavar="PATH", help="write the rows here instead")
-    p.add_argument("--md", type=Path, metavar="PATH", help="write the report as Markdown here instead")
-    p.add_argument("--record", action="store_true", help="replace the committed report under out/<device>/")
-    p.add_argument("-q", "--quiet", action="store_true", help="no progress lines, verdicts only")
-    p.add_argument("--once", action="store_true", help=argparse.SUPPRESS)  # a child of --counters
+    add, on = p.add_argument, "store_true"
+    runs, where = Path("out") / "runs", "folder of this run's reports (default out/runs)"
+    profile = "GPU to predict for: gb10 (default), h200, ..."
+    windows = f"ABBA windows per case (default {WINDOWS}; {QUICK_WINDOWS} with --quick)"
+    rates = "add the profiler's DRAM bytes, durations, DRAM and issue rates (needs ncu)"
+    add("--list", action=on, help="print cases, variants and bars, and stop")
+    add("--mode", choices=["measure", "predict"], help="default: measure where there is a GPU")
+    add("--device", type=int, default=0, metavar="N", help="GPU index (default 0)")
+    add("--device-profile", default="gb10", metavar="NAME", help=profile)
+    add("--backend", action="append", choices=["cu", "numba"], help="only this backend (repeatable)")
+    add("--quick", action=on, help="fewer cases and windows: under 20 s on a GPU")
+    add("--windows", type=int, metavar="N", help=windows)
+    add("--processes", type=int, default=1, metavar="N", help="repeat in N fresh processes and pool them")
+    add("--seed", type=int, default=0, help="of weights, orders and intervals (default 0)")
+    add("--blocks-per-sm", type=int, metavar="N", help="hold every kernel to N blocks per SM")
+    add("--counters", action=on, help=rates)
+    add("--out", type=folder, default=runs, metavar="DIR", help=where)
+    add("--json", type=Path, metavar="PATH", help="write the rows here instead")
+    add("--md", type=Path, metavar="PATH", help="write the report as Markdown here instead")
+    add("--record", action=on, help="replace the committed report under out/<device>/")
+    add("-q", "--quiet", action=on, help="no progress lines, verdicts only")
+    add("--once", action=on, help=argparse.SUPPRESS)  # a child of --counters
     if table:
-        p.add_argument("--case", action="append", metavar="ID", help="only this case (repeatable)")
+        add("--case", action="append", metavar="ID", help="only this case (repeatable)")
         table.add_flags(p)
     return p
 
@@ -92,12 +69,9 @@ def parser(name: str) -> argparse.ArgumentParser:
 def check(args: argparse.Namespace) -> None:
     """BadInput for flags that no run of any probe could honour."""
     for flag, value, least in (
-        ("--processes", args.processes, 1),
-        ("--windows", args.windows, 2),
-        ("--blocks-per-sm", args.blocks_per_sm, 1),
-        ("--seed", args.seed, 0),
-        ("--device", args.device, 0),
-    ):
+        ("--processes", args.processes, 1), ("--windows", args.windows, 2),
+        ("--blocks-per-sm", args.blocks_per_sm, 1), ("--seed", args.seed, 0), ("--device", args.device, 0),
+    ):  # fmt: skip
         if value is not None and not least <= value < 2**31:
             bound = f"at least {least}" if value < least else "below 2^31"
             raise BadInput(f"{flag} must be {bound}, got {value}")
@@ -149,21 +123,16 @@ def run(name: str, args: argparse.Namespace) -> Run:
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """Run and turn what a user can mend into one line and its exit code."""
+    """Run and turn what a user can mend into one line and its exit code (see the epilog of `parser`)."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal without µ shows a ?, not a traceback
     try:
         code = work()
         sys.stdout.flush()
         return code
-    except ProbeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except WrongResult as error:
-        print(f"WRONG RESULT: {error}", file=sys.stderr)
-        return error.exit_code
-    except Fault as error:
-        print(f"FAULT: {error}", file=sys.stderr)
+    except (ProbeError, WrongResult, Fault) as error:
+        kind = {WrongResult: "WRONG RESULT", Fault: "FAULT"}.get(type(error), "error")
+        print(f"{kind}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("stopped; whatever rows were finished are kept", file=sys.stderr)
@@ -201,24 +170,20 @@ def show(done: Run) -> int:
 
     for line in tables.remarks(done.head):
         print(line)
-    for section in probe.report(done.name).sections(done.rows, False):
-        print(f"\n{section}")
+    parts = probe.report(done.name).sections(done.rows, False)
     if done.head.mode == "measure":
-        if under := tables.verdicts_under(done.head):
-            print(f"\n{under}")
-        print(f"\n{tables.verdict_table(done.rows)}")
+        parts += [x for x in (tables.verdicts_under(done.head), tables.verdict_table(done.rows)) if x]
+    for part in parts:
+        print(f"\n{part}")
     return code_of(done)
 
 
 def code_of(done: Run) -> int:
-    """0 where every verdict was reached; 3 where one is INCONCLUSIVE, or a measured run reached none.
-
-    A sweep over launches judges nothing, and is done when it is through.
-    """
+    """0 where every verdict was reached; 3 where one is INCONCLUSIVE, or a measured run reached none."""
     from probes.engine import sweep
     from probes.verdict import bars
 
-    if sweep.swept(done.rows):
+    if sweep.swept(done.rows):  # it judges nothing, and is done when it is through
         return 0
     reached = [r.verdict for r in done.verdicts()]
     return 3 if done.head.mode == "measure" and not reached else bars.exit_code(reached)

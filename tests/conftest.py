@@ -25,7 +25,7 @@ MOST_PROCESSES = 8
 def why_no_gpu() -> str:
     from probes.gpu import facts
 
-    return facts.why_absent()
+    return facts.look().why
 
 
 def pytest_configure(config: pytest.Config) -> None:

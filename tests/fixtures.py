@@ -81,6 +81,12 @@ def l3_on_host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 @pytest.fixture
+def gpu(host_gpu: HostGpu) -> facts.Gpu:
+    """The stand-in, opened."""
+    return facts.open_gpu(0)
+
+
+@pytest.fixture
 def commands(
     host_gpu: HostGpu,
     tmp_path: Path,
@@ -122,6 +128,8 @@ def l1_seconds(x: Launched) -> float:
 def small_l1(host_gpu: HostGpu, two_copies: None, monkeypatch: pytest.MonkeyPatch) -> HostGpu:
     """L1 on matrices small enough for the stand-in."""
     monkeypatch.setattr(l1, "CASES", L1_CASES)
+    whole = {m: frozenset(c.id for c in L1_CASES if m in c.counts) for m in ("14b", "7b")}
+    monkeypatch.setattr(l1, "CONTESTS", tuple(replace(c, whole=whole) for c in l1.CONTESTS))
     host_gpu.seconds = l1_seconds
     return host_gpu
 

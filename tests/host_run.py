@@ -59,5 +59,6 @@ class Commands:
 def cold(rows: list[Row]) -> list[Row]:
     """The rows as they were if these small weights had been cold."""
     for row in rows:
+        row.cold = True if row.cold is False else row.cold
         row.notes = [n for n in row.notes if not n.startswith("hot")]
     return rows

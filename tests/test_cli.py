@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import stat
 import subprocess
@@ -16,9 +15,9 @@ import pytest
 from probes.gpu import facts
 from probes.report import store
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 GGUF = ROOT / "tests" / "data" / "minilm-ffn_down-48rows.gguf"
-no_gpu = pytest.mark.skipif(facts.present(), reason="says what happens without a GPU")
+no_gpu = pytest.mark.skipif(facts.look().count > 0, reason="says what happens without a GPU")
 
 
 def probes(*argv: str, cwd: Path, module: str = "probes.l1", **env: str) -> subprocess.CompletedProcess[str]:
@@ -116,7 +115,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
     code = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000));"
-        "from probes import l1; sys.exit(l1.main('--mode predict --case attn_v_7b --json x.json'.split()))"
+        "from probes import cli;"
+        "sys.exit(cli.main('l1', '--mode predict --case attn_v_7b --json x.json'.split()))"
     )
     run = subprocess.run(
         [sys.executable, "-c", code],
@@ -184,13 +184,13 @@ def test_ctrl_c_keeps_the_finished_rows(tmp_path: Path) -> None:
     code = (
         "import signal, sys, time\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job's is to ignore it
-        "from probes import l1_report\n"
-        "plain = l1_report.predict\n"
-        "def slow(facts, args):\n"
-        "    for k, rows in enumerate(plain(facts, args)):\n"
+        "from probes.engine import predict\n"
+        "plain = predict.predicted\n"
+        "def slow(name, facts, args):\n"
+        "    for k, rows in enumerate(plain(name, facts, args)):\n"
         "        if k == 2: print('READY', flush=True); time.sleep(30)\n"
         "        yield rows\n"
-        "l1_report.predict = slow\n"
+        "predict.predicted = slow\n"
         "from probes import cli; sys.exit(cli.main('l1', ['--mode', 'predict', '--json', 'p.json']))\n"
     )
     child = subprocess.Popen(
@@ -225,16 +225,22 @@ def test_list_names_everything(tmp_path: Path) -> None:
         assert word in run.stdout
 
 
-@pytest.mark.parametrize("module", ["probes", "probes.l1"])
-def test_help_is_quick(module: str, tmp_path: Path) -> None:
-    times = []
-    for _ in range(3):
-        started = time.perf_counter()
-        run = probes("--help", cwd=tmp_path, module=module)
-        times.append(time.perf_counter() - started)
-        assert run.returncode == 0 and "--windows" in run.stdout
-    assert min(times) < 0.3
-    assert re.search(r"exit codes", run.stdout)
+@pytest.mark.parametrize("module", ["probes", "probes.l1", "probes.l2", "probes.l3"])
+def test_help_loads_nothing_heavy(module: str, tmp_path: Path) -> None:
+    """Counted, not timed: a clock would fail on a busy machine, and pass for a slow import on a fast one."""
+    code = (
+        "import runpy, sys\n"
+        "try: runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)\n"
+        "finally: print(*sorted(sys.modules))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, module, "--help"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert run.returncode == 0 and "--windows" in run.stdout, run.stderr
+    assert "exit codes" in run.stdout
+    heavy = {"numpy", "tabulate", "numba", "cuda", "gguf", "psutil", "matplotlib", "pynvml"}
+    assert not heavy & {name.partition(".")[0] for name in run.stdout.splitlines()[-1].split()}
 
 
 def test_no_nvcc_is_said_with_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -307,10 +313,11 @@ def test_a_broken_nvcc_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_profiled_child_ends_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
     """It judges nothing, which is no failure: the profiler passes its exit code on."""
     from probes import cli
+    from probes.engine.run import Run
     from probes.report import provenance
 
     head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
-    monkeypatch.setattr(cli, "run", lambda name, args: cli.Run(name, head))
+    monkeypatch.setattr(cli, "run", lambda name, args: Run(name, head))
     monkeypatch.setattr(cli, "show", lambda done: cli.code_of(done))
     assert cli.main("l1", ["--once"]) == 0
     assert cli.main("l1", []) == 3

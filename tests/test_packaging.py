@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("probes", "kernels_numba", "kernels_cu")
 SHIPPED = {".py", ".cu", ".cuh", ".cpp", ".h", ".toml"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

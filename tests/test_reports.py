@@ -1,4 +1,7 @@
-"""The committed reports: of these kernels, these bars and this README, with verdicts that replay."""
+"""The committed reports: of these kernels, these bars and this README.
+
+That their verdicts replay from the samples is shown in tests/engine/test_judge.py.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from probes import cli, readme
+from probes.commands import readme
 from probes.core.types import BadInput, Unavailable
 from probes.device import resources
-from probes.report import store, tables
+from probes.engine import digests
+from probes.engine import probe as protocol
+from probes.report import store
 from probes.verdict import bars
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 REPORTS = sorted(
-    p for name in cli.PROBES for p in (ROOT / "out").glob(f"*/{name}*.json") if p.parent.name != "runs"
+    p for name in protocol.names() for p in (ROOT / "out").glob(f"*/{name}*.json") if p.parent.name != "runs"
 )
 DEVICE = ROOT / "out" / readme.DEVICE
 
@@ -29,29 +34,14 @@ def test_a_report_is_of_the_kernels_as_they_are_or_says_that_it_is_stale(path: P
     head, rows = store.read_json(path)
     assert head.complete and head.mode == "measure"
     assert head.device == path.parent.name
-    if head.kernels_sha256 != cli.digest(path.stem, head.device):
+    if head.kernels_sha256 != digests.report(path.stem, head.device):
         assert readme.stale_mark(head), (
             f"{path.name} was measured with other kernels: measure again with --record, "
             "or, only where no GPU is to be had, add a note 'stale: reason' to its head"
         )
         assert readme.stale_mark(head) in (ROOT / "README.md").read_text()
-    assert head.bars_sha256 == bars.bars_sha256()
+    assert head.bars_sha256 == bars.bars_sha256(probe_of(path))
     assert rows
-
-
-@pytest.mark.parametrize("path", REPORTS, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_verdicts_replay_from_the_samples(path: Path) -> None:
-    head, rows = store.read_json(path)
-    kept = {r.id: (r.verdict, r.ratio_to_baseline, r.noise_floor) for r in rows if r.verdict}
-    close = {
-        i: (v, pytest.approx(ratio, rel=1e-12), pytest.approx(f, rel=1e-12))
-        for i, (v, ratio, f) in kept.items()
-    }
-    again = cli.part(probe_of(path), "report").judge([r for r in rows if not r.verdict], head.seed)
-    assert {r.id: (r.verdict, r.ratio_to_baseline, r.noise_floor) for r in again} == close
-    swept = any(tables.POINT in r.variant for r in rows)
-    assert bool(kept) is not swept, "every report decides something, but for a sweep over launches"
-    assert swept is path.stem.endswith(("-sweep", "-geometries"))
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda p: f"{p.parent.name}/{p.stem}")
@@ -70,15 +60,13 @@ def test_the_readme_is_made_from_the_reports() -> None:
 
 
 def test_recorded_resources_are_of_the_kernels_as_they_are() -> None:
-    from probes import sources
-
     try:
-        head = resources.resources_head()
+        head = resources.recorded()[0]
     except Unavailable as error:
         pytest.fail(str(error))
-    for name in cli.PROBES:
+    for name in protocol.names():
         for backend in ("cu", "numba"):
-            assert head.sources_sha256[f"{name}.{backend}"] == sources.digest(name, backend=backend), (
+            assert head.sources_sha256[f"{name}.{backend}"] == digests.sources(name, backend=backend), (
                 "a kernel changed: run python -m probes resources"
             )
 
@@ -90,12 +78,14 @@ def test_recorded_resources_are_what_the_compilers_say() -> None:
     from kernels_numba import compile as numba_compile
     from probes.commands.resources import ARCHS
 
-    known = resources.load_resources()
+    known = resources.recorded()[1]
     made = [row for arch in ARCHS for row in numba_compile.offline("l1", arch)]
     made += numba_compile.offline("l1_ring", ARCHS[0])
     try:
-        if build.compiler_version() == resources.resources_head().tool["nvcc"]:
-            made += [row for stem in cli.stems("l1") for row in build.offline(f"{stem}.cu", ARCHS[0])]
+        if build.compiler_version() == resources.recorded()[0].tool["nvcc"]:
+            made += [
+                row for stem in protocol.table("l1").STEMS for row in build.offline(f"{stem}.cu", ARCHS[0])
+            ]
     except Unavailable:
         pass
     for row in made:

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from probes import resources
+from probes.commands import resources
 from probes.core.cubin import Section
 from probes.core.types import Resources
-from probes.device import resources
+from probes.device import resources as recorded
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 OLD, NEW = "ab" * 32, "cd" * 32
 
 
@@ -68,19 +68,29 @@ def test_costs_and_lost_kernels_count(script: Any) -> None:
     assert "only in this tree" in script.compare({}, base)[0]
 
 
+PLACES = {
+    "base": ("probes/core/bars.toml", "probes/core/resources.toml"),
+    "here": ("probes/verdict/bars.toml", "probes/device/resources.toml"),
+}
+
+
 @pytest.fixture
 def trees(tmp_path: Path) -> tuple[Path, Path]:
-    """Two small trees with one report each, alike."""
+    """Two small trees with one report each, alike but for the folders that their tables lie in."""
     head = {"kernels_sha256": OLD, "bars_sha256": "12" * 32, "rows": []}
     for name in ("base", "here"):
         out = tmp_path / name / "out" / "gpu"
         out.mkdir(parents=True)
         (out / "l1.json").write_text(json.dumps(head))
         (out / "l1.md").write_text(f"bars {'12' * 6}, kernels {OLD[:12]}")
-        core = tmp_path / name / "probes" / "core"
-        core.mkdir(parents=True)
-        (core / "bars.toml").write_text("[l1.dpl]\nbar = 1\n[l3.fused]\nbar = 2\n")
-        (core / "resources.toml").write_text(f'[sources_sha256]\n"l1.cu" = "{OLD}"\n')
+        bars, resources = PLACES[name]
+        for file, text in (
+            (bars, "[l1.dpl]\nbar = 1\n[l3.fused]\nbar = 2\n"),
+            (resources, f'[sources_sha256]\n"l1.cu" = "{OLD}"\n'),
+        ):
+            path = tmp_path / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
     return tmp_path / "base", tmp_path / "here"
 
 
@@ -104,7 +114,7 @@ def run(script: Any, trees: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, 
 
 def text(trees: tuple[Path, Path]) -> str:
     here = trees[1]
-    files = ("out/gpu/l1.json", "out/gpu/l1.md", "probes/core/resources.toml")
+    files = ("out/gpu/l1.json", "out/gpu/l1.md", PLACES["here"][1])
     return "\n".join((here / name).read_text() for name in files)
 
 
@@ -165,7 +175,7 @@ def test_what_the_script_asks_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         if p.parent.name not in ("runs", "build")
     }
     assert found["reports"] == heads and found["launches"].keys() == heads.keys()
-    assert found["sources"] == resources.resources_head().sources_sha256
+    assert found["sources"] == recorded.recorded()[0].sources_sha256
     assert found["launches"]["nvidia-h200/l1"] != found["launches"]["nvidia-h200/l1-sweep"]
     shutil.copytree(ROOT / "out", tmp_path / "out", ignore=shutil.ignore_patterns("build", "runs"))
     monkeypatch.chdir(tmp_path)

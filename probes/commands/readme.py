@@ -1,7 +1,4 @@
-"""python -m probes readme: the README's tables, made again from the committed reports. No GPU needed.
-
-A report that a kernel has outrun must say so: `stale_mark` is what its table then begins with.
-"""
+"""python -m probes readme: the README's tables, made again from the committed reports. No GPU needed."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ STALE = "stale: "
 
 
 def stale_mark(head: Head) -> str:
-    """The reason why a report may lag behind its kernels, '' where it claims not to."""
+    """Why a report lags behind its kernels, as its table must then say; '' where it claims not to."""
     return next((n for n in head.notes if str(n).startswith(STALE)), "")
 
 
 def block(name: str, path: Path) -> str:
-    """One probe's block of the README, from its committed report."""
+    """One probe's block of the README, from its committed report. Raises BadInput."""
     head, rows = store.read_json(path)
     if head.mode != "measure" or not head.complete:
         raise BadInput(f"{path} is not a finished measurement; a README shows nothing else")
@@ -46,21 +43,20 @@ def main(argv: list[str]) -> int:
     p = argparse.ArgumentParser(prog="python -m probes readme", description=(__doc__ or "").splitlines()[0])
     p.add_argument("--check", action="store_true", help="compare only; write nothing")
     args = p.parse_args(argv)
+    return cli.guarded(lambda: _work(args.check))
 
-    def work() -> int:
-        readme = Path("README.md")
-        if not readme.exists():
-            raise BadInput("no README.md in the current folder; run this in a checkout's root")
-        try:
-            text = readme.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"cannot read {readme}: {error}") from error
-        new = filled(text, Path("out") / DEVICE)
-        if args.check:
-            if new != text:
-                raise BadInput("README.md lags behind the committed reports; run: python -m probes readme")
-            return 0
+
+def _work(check: bool) -> int:
+    readme = Path("README.md")
+    if not readme.exists():
+        raise BadInput("no README.md in the current folder; run this in a checkout's root")
+    try:
+        text = readme.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"cannot read {readme}: {error}") from error
+    new = filled(text, Path("out") / DEVICE)
+    if not check:
         store.write_text(readme, new)
-        return 0
-
-    return cli.guarded(work)
+    elif new != text:
+        raise BadInput("README.md lags behind the committed reports; run: python -m probes readme")
+    return 0

@@ -19,9 +19,8 @@ from probes.verdict import bars
 
 def main(argv: Sequence[str]) -> int:
     """Judge a report again; the exit code of its verdicts."""
-    p = argparse.ArgumentParser(
-        prog="python -m probes replay", description="A report's verdicts again, from its samples."
-    )
+    text = "A report's verdicts again, from its samples."
+    p = argparse.ArgumentParser(prog="python -m probes replay", description=text)
     p.add_argument("file", type=Path, help="a report's JSON")
     args = p.parse_args(argv)
     return cli.guarded(lambda: _work(args.file))
@@ -35,9 +34,7 @@ def _work(file: Path) -> int:
     if head.mode != "measure":
         raise BadInput(f"{file} was predicted: it holds no samples to judge")
     again = rejudged(rows, names, head.seed, file)
-    print(tables.first_line(head))
-    for line in tables.remarks(head):
-        print(line)
+    print(tables.first_line(head), *tables.remarks(head), sep="\n")
     if sweep.swept(rows):
         print("NOTE: a sweep over launches, which judges nothing")
         return 0
@@ -50,7 +47,7 @@ def _work(file: Path) -> int:
     print(tables.verdict_table(again, title="Verdicts, judged again"))
     said = {r.id: r.verdict for r in rows if r.verdict}
     for row in again:
-        if row.id in said and said[row.id] != row.verdict:
+        if said.get(row.id, row.verdict) != row.verdict:
             print(f"NOTE: {row.id} was {said[row.id]} in the file")
     lost = said.keys() - {r.id for r in again}
     for name in sorted(lost):
@@ -59,30 +56,22 @@ def _work(file: Path) -> int:
 
 
 def rejudged(rows: Sequence[Row], names: Sequence[str], seed: int, file: Path) -> list[Row]:
-    """Verdicts out of a file's samples alone: rows that no check stands behind are left out.
-
-    Raises BadInput where the rows do not hold together; a file may come from anywhere.
-    """
+    """Verdicts out of a file's samples alone, without rows that no check stands behind. Raises BadInput."""
     timed = Counter(r.id for r in rows if r.samples_s)
     if twice := next((i for i, n in timed.items() if n > 1), ""):
         raise BadInput(f"{file} has two rows {twice} with samples: one of them is of another run")
     for row in rows:
-        if (bad := next((x for x in row.samples_s or () if not 0 < x < math.inf), None)) is not None:
-            raise BadInput(f"{file}: {row.id} has a sample of {bad} s: they are positive and finite")
+        if bad := [x for x in row.samples_s if not 0 < x < math.inf]:
+            raise BadInput(f"{file}: {row.id} has a sample of {bad[0]} s: they are positive and finite")
     usable = [r for r in rows if not r.verdict and not r.skipped and (r.bitwise or not r.samples_s)]
     for row in usable:
         if row.samples_s:
             row.time_s = median(row.samples_s)  # not what the file says beside them
+    again: list[Row] = []
     try:
-        return [
-            verdict
-            for name in names
-            for verdict in judge.judge(
-                [r for r in usable if r.probe == name],
-                probe.table(name).CONTESTS,
-                probe.analysis(name),
-                seed,
-            )
-        ]
+        for name in names:
+            mine, contests = [r for r in usable if r.probe == name], probe.table(name).CONTESTS
+            again += judge.judge(mine, contests, probe.analysis(name), seed)
+        return again
     except (ValueError, ArithmeticError, AssertionError, LookupError, TypeError, StopIteration) as error:
         raise BadInput(f"{file} cannot be judged: its rows do not hold together ({error!r})") from error

@@ -1,11 +1,8 @@
 """Does the harness see differences that are not there? The same kernel against itself, many times.
 
-    python -m probes selfcheck            20 A/A runs of padded_loop on ffn_down_14b; needs a GPU
-
-Each run holds four arms of one kernel: two are compared as baseline and variant, the other two give the
-noise floor, and the comparison is judged against the bar of l1.dpl. None may say GO, and none may claim a
-difference (its interval excludes 1 and the effect exceeds the floor). The pooled windows then show how
-the floor falls as windows are added.
+Each run times padded_loop on ffn_down_14b as four arms: two are baseline and variant against the bar of
+l1.dpl, two give the noise floor. None may say GO or claim a difference: an interval that excludes 1, and an
+effect above the floor. All windows pooled then show how the floor falls as windows are added.
 """
 
 from __future__ import annotations
@@ -42,64 +39,58 @@ def measure(bench: Bench, runs: int) -> Iterator[list[Row]]:
     args = cli.parser("l1").parse_args(argv)
     kernels = engine.load("l1", bench, args)
     backend = next(iter(kernels))
-    (case,) = probe.table("l1").cases(args, 0, lambda symbol: {})
-    variants = probe.table("l1").variants(args, case)[:1]
+    table, part = probe.table("l1"), probe.plan("l1")
+    (case,) = table.cases(args, 0, lambda symbol: {})
+    variants = table.variants(args, case)[:1]
     with ExitStack() as keep:
         arms = probe.arms("l1").make(bench, args, kernels, keep)
         for k in range(runs):
             run = replace(case, id=f"run_{k:02d}")
             with ExitStack() as stack:
                 material = arms.open(run, variants, stack)
-                part = probe.plan("l1")
-                found = binding.bind("l1", part, arms, material, bench, run, variants, kernels, args)
-                spec, arm = next((s, a) for s, a in found.arms if s.backend == backend)
-                same = []
-                for name in ARMS:
-                    planned = replace(spec.planned, variant=Variant(name=name, baseline=ARMS[0]), read="")
-                    own = replace(spec, planned=planned)
-                    same.append((own, Arm(own.name, arm.launches, arm.output)))
+                found, _ = binding.bind("l1", part, arms, material, bench, run, variants, kernels, args)
+                spec, arm = next((s, a) for s, a in found if s.backend == backend)
+                variants_of = [Variant(name=name, baseline=ARMS[0]) for name in ARMS]
+                plans = [replace(spec.planned, variant=v, read="") for v in variants_of]
+                specs = [replace(spec, planned=planned) for planned in plans]
+                same = [(own, Arm(own.name, arm.launches, arm.output)) for own in specs]
                 bench.seed += 1
                 yield bench.measure("selfcheck", same, run.id)
 
 
 def judge(rows: Sequence[Row], seed: int) -> list[Row]:
     """One verdict row per run, b against a; pure."""
-    bar = bars.bar("l1.dpl")
     out = []
-    for case in dict.fromkeys(r.case for r in rows):
-        t = {r.variant: intervals.arm(r.samples_s)[0] for r in rows if r.case == case}
-        like = next(r for r in rows if r.case == case)
-        found = intervals.interval(intervals.paired_ratios(t["b"], t["a"]), seed)
-        floor = intervals.noise_floor([intervals.paired_ratios(t["floor_b"], t["floor_a"])], seed)
-        decided = bars.judge_ratio(found.ratio, found.low, found.high, floor, bar)
+    for case, arms in _runs(rows).items():
+        found = intervals.interval(_ratios(arms, "b", "a"), seed)
+        floor = intervals.noise_floor([_ratios(arms, "floor_b", "floor_a")], seed)
+        decided = bars.judge_ratio(*found, floor, bars.bar("l1.dpl"))
         claims = intervals.claims_difference(found, floor)
-        out.append(
-            Row(
-                probe="selfcheck",
-                case=case,
-                variant="b",
-                backend=like.backend,
-                source="measured",
-                device=like.device,
-                ratio_to_baseline=found.ratio,
-                ratio_low=found.low,
-                ratio_high=found.high,
-                noise_floor=floor,
-                verdict=decided.verdict,
-                reason="CLAIMS A DIFFERENCE" if claims else "claims no difference",
-            )
-        )
+        row = Row(
+            probe="selfcheck", case=case, variant="b", backend=arms["b"].backend, source="measured",
+            device=arms["b"].device, ratio_to_baseline=found.ratio, ratio_low=found.low,
+            ratio_high=found.high, noise_floor=floor, verdict=decided.verdict,
+            reason="CLAIMS A DIFFERENCE" if claims else "claims no difference", role="verdict", scope="each",
+        )  # fmt: skip
+        out.append(row)
     return out
+
+
+def _runs(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
+    """Rows by run and arm."""
+    out: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        out.setdefault(row.case, {})[row.variant] = row
+    return out
+
+
+def _ratios(arms: dict[str, Row], a: str, b: str) -> intervals.F64:
+    return intervals.paired_ratios(*(intervals.arm(arms[name].samples_s)[0] for name in (a, b)))
 
 
 def floors(rows: Sequence[Row], seed: int) -> list[tuple[int, float]]:
     """(windows, noise floor) out of all runs' windows pooled: how the floor falls with more of them."""
-    pooled = [
-        intervals.paired_ratios(intervals.arm(b.samples_s)[0], intervals.arm(a.samples_s)[0])
-        for case in dict.fromkeys(r.case for r in rows)
-        for a, b in [[next(r for r in rows if (r.case, r.variant) == (case, v)) for v in ("a", "b")]]
-    ]
-    ratios = np.concatenate(pooled)
+    ratios = np.concatenate([_ratios(arms, "b", "a") for arms in _runs(rows).values()])
     out = []
     for count in WINDOWS_SHOWN:
         parts = [ratios[k : k + count] for k in range(0, len(ratios) - count + 1, count)]
@@ -110,20 +101,21 @@ def floors(rows: Sequence[Row], seed: int) -> list[tuple[int, float]]:
 
 def text(rows: Sequence[Row], judged: Sequence[Row], seed: int, markdown: bool) -> str:
     """Both tables, with one line that says whether the harness passed."""
-    wrong = [r.case for r in judged if r.verdict == "GO" or r.reason == "CLAIMS A DIFFERENCE"]
-    passed = f"{len(judged)} A/A runs: {len(wrong)} said GO or claimed a difference"
+    passed = f"{len(judged)} A/A runs: {sum(map(_wrong, judged))} said GO or claimed a difference"
     lines = [[str(n), tables.format_percent(f, 2)] for n, f in floors(rows, seed)]
     grows = tables.table(["windows", "noise floor (median)"], lines, markdown)
-    return (
-        f"{tables.verdict_table(judged, markdown, 'The same kernel against itself')}\n\n{passed}\n\n{grows}\n"
-    )
+    verdicts = tables.verdict_table(judged, markdown, "The same kernel against itself")
+    return f"{verdicts}\n\n{passed}\n\n{grows}\n"
+
+
+def _wrong(row: Row) -> bool:
+    return row.verdict == "GO" or row.reason == "CLAIMS A DIFFERENCE"
 
 
 def main(argv: Sequence[str]) -> int:
     """Run it; exit code 1 where the harness saw a difference that is not there."""
-    p = argparse.ArgumentParser(
-        prog="python -m probes selfcheck", description=(__doc__ or "").splitlines()[0]
-    )
+    said = (__doc__ or "").splitlines()[0]
+    p = argparse.ArgumentParser(prog="python -m probes selfcheck", description=said)
     p.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"A/A runs (default {RUNS})")
     p.add_argument("--windows", type=int, default=cli.WINDOWS, metavar="N", help="ABBA windows per run")
     p.add_argument("--device", type=int, default=0, metavar="N", help="GPU index (default 0)")
@@ -142,8 +134,7 @@ def _work(args: argparse.Namespace) -> int:
     bench = Bench(gpu, args.seed, args.windows, cli.teller(args.quiet))
     head = provenance.collect(
         mode="measure", device=gpu.facts.slug, seed=args.seed, kernels_sha256=digests.sources("l1"),
-        driver=facts.driver_version(), neighbours=facts.neighbours(args.device),
-        environment=gpu.environment,
+        driver=facts.driver_version(), neighbours=facts.neighbours(args.device), environment=gpu.environment,
     )  # fmt: skip
     folder = Path("out") / gpu.facts.slug if args.record else args.out
     with store.ReportFile(folder / "selfcheck.json", head) as file:
@@ -156,5 +147,4 @@ def _work(args: argparse.Namespace) -> int:
     print(text(measured, judged, args.seed, False))
     written = f"# The harness against itself\n\n{tables.first_line(head)}\n\n"
     store.write_text(folder / "selfcheck.md", written + text(measured, judged, args.seed, True))
-    bad = any(r.verdict == "GO" or r.reason == "CLAIMS A DIFFERENCE" for r in judged)
-    return 1 if bad else 0
+    return int(any(map(_wrong, judged)))

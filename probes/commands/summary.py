@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from probes.report.rows import Row
 
 SUMMARY = ("probe", "recorded on gb10", "here", "reproduced", "what gains most here")
-"""Columns of the summary."""
 
 
 def line(name: str, done: Run | None, failure: str = "") -> list[str]:
-    """One probe's line: its name, the record's verdict, ours, whether they agree, what gains most."""
+    """One probe's line of the summary."""
     said = next((f for f in record.figures(name) if f.metric == "verdict"), None)
     word = f"{said.variant}: {said.value}" if said else ""
     if done is None:
@@ -34,14 +33,9 @@ def line(name: str, done: Run | None, failure: str = "") -> list[str]:
         return [name, word, "no verdict reached", "", ""]
     agrees = {True: "yes", False: "NO", None: "neither way"}[lead.agrees]
     baseline = probe.table(name).CONTESTS[0].baseline
-    best = _fastest(
-        r
-        for r in done.verdicts()
-        if r.verdict == "GO" and r.case == lead.case and r.baseline in (None, baseline)
-    )
-    every = _fastest(
-        r for r in done.rows if r.role in ("variant", "choice") and r.case == lead.case and r.bitwise
-    )
+    rows = [r for r in done.rows if r.case == lead.case]
+    best = _fastest(r for r in rows if r.verdict == "GO" and r.baseline in (None, baseline))
+    every = _fastest(r for r in rows if r.role in ("variant", "choice") and r.bitwise)
     gain = _named(best) if best else "nothing"
     if every and every.variant != (best.variant if best else lead.variant):
         gain += f"; of all kernels {_named(every)}"

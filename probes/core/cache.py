@@ -1,9 +1,8 @@
 """One cache for everything that is compiled: out/build/<hash>/ holds what a set of inputs built to.
 
-The folder is `out/build` under the current folder, or PROBES_BUILD_DIR. A build is made in a scratch folder
-and renamed into place: two processes may build at once, and a killed one leaves nothing half-made. An entry
-lists the SHA-256 of its files, which is checked before any is used: a damaged one is built again. Nobody but
-its owner can write to it, and one that another user owns is refused, since what lies there is loaded and run.
+A build is made in a scratch folder and renamed into place: two processes may build at once, and a killed one
+leaves nothing half-made. An entry lists the SHA-256 of its files, which is checked before any is used. Nobody
+but its owner can write to it, and one that another user owns is refused: what lies there is loaded and run.
 """
 
 from __future__ import annotations
@@ -23,17 +22,14 @@ MANIFEST = "sha256.json"
 
 
 def build_dir() -> Path:
-    """Where built kernels live: PROBES_BUILD_DIR, else out/build under the current folder."""
+    """PROBES_BUILD_DIR, else out/build under the current folder."""
     return Path(os.environ.get("PROBES_BUILD_DIR") or Path("out") / "build")
 
 
 def entry(key: Iterable[str | bytes]) -> Path:
     """The folder of a key, whether it is there or not."""
-    digest = hashlib.sha256()
-    for part in key:
-        digest.update(part.encode() if isinstance(part, str) else part)
-        digest.update(b"\0")
-    return build_dir() / digest.hexdigest()[:20]
+    parts = b"".join((part.encode() if isinstance(part, str) else part) + b"\0" for part in key)
+    return build_dir() / hashlib.sha256(parts).hexdigest()[:20]
 
 
 def cached(key: Iterable[str | bytes], product: str, make: Callable[[Path], None]) -> Path:
@@ -42,6 +38,7 @@ def cached(key: Iterable[str | bytes], product: str, make: Callable[[Path], None
     Raises BadInput where the build folder cannot be written or belongs to another user.
     """
     folder = entry(key)
+    refused = f"cannot write the build folder {folder.parent}"
     _own(folder.parent)
     if whole(folder, product):
         return folder / product
@@ -51,15 +48,13 @@ def cached(key: Iterable[str | bytes], product: str, make: Callable[[Path], None
                 path.mkdir(mode=0o755, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix="making-", dir=folder.parent))
     except OSError as error:
-        raise BadInput(
-            f"cannot write the build folder {folder.parent}: {error.strerror}; set PROBES_BUILD_DIR"
-        ) from error
+        raise BadInput(f"{refused}: {error.strerror}; set PROBES_BUILD_DIR") from error
     try:
         make(scratch)
         _seal(scratch)
         _place(scratch, folder, product)
     except OSError as error:
-        raise BadInput(f"cannot write the build folder {folder.parent}: {error.strerror}") from error
+        raise BadInput(f"{refused}: {error.strerror}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder / product
@@ -89,10 +84,8 @@ def _own(folder: Path) -> None:
     except OSError:
         return  # not there yet, or not to be read, which `cached` says
     if found.st_uid != os.geteuid():
-        raise BadInput(
-            f"the build folder {folder} belongs to another user (uid {found.st_uid}), and what lies there "
-            "would be run: set PROBES_BUILD_DIR to a folder of your own"
-        )
+        whose = f"belongs to another user (uid {found.st_uid}), and what lies there would be run"
+        raise BadInput(f"the build folder {folder} {whose}: set PROBES_BUILD_DIR to a folder of your own")
     if found.st_mode & 0o022:
         folder.chmod(stat.S_IMODE(found.st_mode) & ~0o022)
 

@@ -2,12 +2,10 @@
 
 Python: from an entry (the function `kernels` of one module) along every name that it uses, through imports,
 to the definitions behind them. Each is written out once, in the order of first use, and a use of it is
-written as its number: so comments, docstrings, annotations, import lines, modules' names and moves between
-modules do not count, and neither does what the entry never uses. Tables and constants of other packages
-count as their values, not as the text that makes them.
+written as its number. So comments, docstrings, annotations, import lines, moves between modules and what the
+entry never uses do not count. Constants of other packages count as their values.
 
-C++: the file and all it includes, each as canonical text without its include lines, sorted: names of files
-and the order of includes do not count.
+C++: the file and all it includes, each as canonical text without its include lines, sorted.
 """
 
 from __future__ import annotations
@@ -26,8 +24,7 @@ from probes.core.types import BadInput
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_WHOLE = "*"
-"""Stands for all of a module: what a bare use of the module itself depends on."""
+_WHOLE = "*"  # all of a module: what a bare use of the module itself depends on
 
 
 @dataclass
@@ -63,17 +60,19 @@ class _Closure:
             raise BadInput(f"{entry} has no {name} to follow")
         self.number(entry, name)
         out: list[str] = []
-        told = 0
-        while len(out) < len(self.met) + told or told < len(self.modules):
-            if len(out) - told < len(self.met):
-                where, what = list(self.met)[len(out) - told]
-                out.append(f"#{len(out) - told}:{self.definition(where, what)}\n")
+        defined = bare = 0
+        while defined < len(self.met) or bare < len(self.modules):
+            if defined < len(self.met):
+                where, what = list(self.met)[defined]
+                out.append(f"#{defined}:{self.definition(where, what)}\n")
+                defined += 1
             else:
-                met = self.module(list(self.modules)[told])
+                met = self.module(list(self.modules)[bare])
                 assert met is not None
-                out.append("bare:" + "".join(self.text(s, met, frozenset()) for s in met.bare) + "\n")
-                told += 1
-        return "".join(line for line in out if line != "bare:\n")
+                if text := self.text(met.bare, met):
+                    out.append(f"bare:{text}\n")
+                bare += 1
+        return "".join(out)
 
     def definition(self, where: str, what: str) -> str:
         """One definition's text, or a constant's value where it is another package's."""
@@ -85,18 +84,17 @@ class _Closure:
                 return f"value {plain_json(value)}"
         self.modules.setdefault(where)
         rows = module.names.values() if what == _WHOLE else [module.names[what]]
-        return "".join(self.text(s, module, frozenset()) for row in rows for s in row)
+        return self.text([s for row in rows for s in row], module)
 
     def number(self, where: str, what: str) -> str:
         return f"use:{self.met.setdefault((where, what), len(self.met))};"
 
     def module(self, name: str) -> _Module | None:
-        for root in self.roots:
-            path = root.joinpath(*name.split("."))
-            for file in (path.with_suffix(".py"), path / "__init__.py"):
-                if file.is_file():
-                    stat = file.stat()
-                    return _parsed(name, file, stat.st_mtime_ns, stat.st_size)
+        paths = (root.joinpath(*name.split(".")) for root in self.roots)
+        for file in (f for path in paths for f in (path.with_suffix(".py"), path / "__init__.py")):
+            if file.is_file():
+                stat = file.stat()
+                return _parsed(name, file, stat.st_mtime_ns, stat.st_size)
         return None
 
     def use(self, origin: str, rest: list[str]) -> tuple[str, list[str]]:
@@ -114,8 +112,8 @@ class _Closure:
             return self.number(where, _WHOLE), parts[k:]
         return f"from:{origin};", rest
 
-    def text(self, node: object, module: _Module, bound: frozenset[str]) -> str:
-        return "".join(self.tree(node, module, bound))
+    def text(self, statements: Sequence[ast.stmt], module: _Module) -> str:
+        return "".join(part for s in statements for part in self.tree(s, module, frozenset()))
 
     def tree(self, node: object, module: _Module, bound: frozenset[str]) -> Iterator[str]:
         """`node` as text; `bound` holds the names that an enclosing function gives a meaning of its own."""
@@ -187,14 +185,13 @@ def _parsed(name: str, file: Path, mtime_ns: int, size: int) -> _Module:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for a in node.names:
-                out.imports[a.asname or a.name.partition(".")[0]] = (
-                    a.name if a.asname else a.name.partition(".")[0]
-                )
+                top = a.name.partition(".")[0]
+                out.imports[a.asname or top] = a.name if a.asname else top
         elif isinstance(node, ast.ImportFrom):
             up = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join([*up, *([node.module] if node.module else [])])
             out.imports |= {a.asname or a.name: f"{base}.{a.name}" for a in node.names}
-    for s in tree.body[1:] if has_docstring(tree) else tree.body:
+    for s in tree.body[has_docstring(tree) :]:
         names = _bound_by(s)
         for bound in names:
             out.names.setdefault(bound, []).append(s)
@@ -213,7 +210,7 @@ def _bound_by(node: ast.AST) -> set[str]:
         return set()
     found = {node.id} if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load) else set[str]()
     if isinstance(node, ast.ExceptHandler) and node.name:
-        found.add(node.name)
+        found = {node.name}
     return found.union(*map(_bound_by, ast.iter_child_nodes(node)))
 
 
@@ -238,19 +235,18 @@ def included(path: Path) -> tuple[list[Path], list[str]]:
 
     The second are generated headers. BadInput where a file cannot be read.
     """
-    found, missing, open_ = [path], dict[str, None](), [path]
-    while open_:
+    found, missing = [path], set[str]()
+    for source in found:  # grows on the way
         try:
-            names = _INCLUDE.findall(open_.pop().read_text(encoding="utf-8"))
+            names = _INCLUDE.findall(source.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise BadInput(f"cannot digest {path.name}: {error}") from error
         for name in names:
             file = path.parent / name
             if not file.is_file():
-                missing[name] = None
+                missing.add(name)
             elif file not in found:
                 found.append(file)
-                open_.append(file)
     return found, sorted(missing)
 
 

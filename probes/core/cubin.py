@@ -1,6 +1,6 @@
 """What a cubin says of its kernels: code, constants, registers, shared memory and stack, from its sections.
 
-The compiled code itself is the account: no compiler's log is read, whose form differs from linker to linker.
+No compiler's log is read: its form differs from linker to linker.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from dataclasses import dataclass
 
 from probes.core.types import BadInput, Resources
 
-_ATTR_FRAME, _ATTR_REGISTERS = 0x11, 0x2F
-"""Records of .nv.info: a function's stack frame in bytes, and its registers."""
+_ATTR_FRAME, _ATTR_REGISTERS = 0x11, 0x2F  # records of .nv.info: stack frame in bytes, registers
 _SYMTAB, _NOBITS = 2, 8
-_ENTRY = 0x10
-"""In a symbol's st_other: a kernel, not a function that one calls."""
+_ENTRY = 0x10  # in a symbol's st_other: a kernel, not a function that one calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +41,8 @@ def sections(cubin: bytes) -> list[Section]:
         if cubin[:5] != b"\x7fELF\x02":
             raise ValueError("not an ELF file")
         start, size, count, names_at = struct.unpack_from("<Q10xHHH", cubin, 0x28)
-        segments, (each, many) = (
-            struct.unpack_from("<Q", cubin, 0x20)[0],
-            struct.unpack_from("<HH", cubin, 0x36),
-        )
+        (segments,) = struct.unpack_from("<Q", cubin, 0x20)
+        each, many = struct.unpack_from("<HH", cubin, 0x36)
         _piece(cubin, segments, each * many)  # they end the file
         heads = [struct.unpack_from("<IIQQQQIIQQ", cubin, start + k * size) for k in range(count)]
         texts = _piece(cubin, heads[names_at][4], heads[names_at][5])
@@ -66,20 +62,15 @@ def kernels(cubin: bytes) -> dict[str, Compiled]:
     if table is None:
         raise BadInput("this cubin has no symbols")
     texts = next(s.data for s in found if s.name == ".strtab")
-    symbols, entries = list[str](), set[str]()
-    for k in range(0, len(table.data), 24):
-        name_at, _, other = struct.unpack_from("<IBB", table.data, k)
-        symbols.append(_text(texts, name_at))
-        if other & _ENTRY:
-            entries.add(symbols[-1])
-    frames: dict[str, int] = {}
-    registers: dict[str, int] = {}
-    for s in found:
-        if s.name == ".nv.info":
-            for attr, payload in records(s.data):
-                if attr in (_ATTR_FRAME, _ATTR_REGISTERS):
-                    symbol, value = struct.unpack("<II", payload)
-                    (frames if attr == _ATTR_FRAME else registers)[symbols[symbol]] = value
+    heads = [struct.unpack_from("<IBB", table.data, k) for k in range(0, len(table.data), 24)]
+    symbols = [_text(texts, name_at) for name_at, _, _ in heads]
+    entries = {name for name, (_, _, other) in zip(symbols, heads, strict=True) if other & _ENTRY}
+    told: dict[int, dict[str, int]] = {_ATTR_FRAME: {}, _ATTR_REGISTERS: {}}
+    for info in (s.data for s in found if s.name == ".nv.info"):
+        for attr, payload in records(info):
+            if attr in told:
+                symbol, value = struct.unpack("<II", payload)
+                told[attr][symbols[symbol]] = value
     # from sm_90 on a block's first KiB is the system's, and the section counts it
     reserved = 1024 if _target(cubin) >= 90 else 0
     out = {}
@@ -93,8 +84,8 @@ def kernels(cubin: bytes) -> dict[str, Compiled]:
             if s.name.endswith(f".{name}") and s.name.startswith((".text.", ".nv.", ".rel"))
         }
         smem = own[".nv.shared"].size - reserved if ".nv.shared" in own else 0
-        regs = registers.get(name, code.info >> 24)
-        out[name] = Compiled(Resources(regs, smem, frames.get(name, 0)), own)
+        registers = told[_ATTR_REGISTERS].get(name, code.info >> 24)
+        out[name] = Compiled(Resources(registers, smem, told[_ATTR_FRAME].get(name, 0)), own)
     return out
 
 

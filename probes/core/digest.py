@@ -1,8 +1,7 @@
 """Hashes of code and of what was decided with it: canonical text, so that a form does not count, and SHA-256.
 
-A report states which kernels made its figures, and so do the recorded register counts; where the hash no
-longer matches the sources, the figures are of other kernels. C++ counts as its tokens without comments and
-include lines, with line ends kept only where they end a preprocessor directive. Python: see closure.py.
+A report and the recorded register counts state which kernels they are of. C++ counts as its tokens without
+comments and include lines. Python: see closure.py.
 """
 
 from __future__ import annotations
@@ -46,9 +45,8 @@ def plain_json(value: object) -> str:
 
 def has_docstring(node: ast.AST) -> bool:
     """Whether the body of a module, class or function begins with one."""
-    if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-        return False
-    return ast.get_docstring(node, clean=False) is not None
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None
 
 
 def cxx_canonical(source: str) -> str:
@@ -62,15 +60,13 @@ def cxx_canonical(source: str) -> str:
     after_blank, at_line_start = True, True
     for m in _TOKEN.finditer(re.sub(r"\\[^\S\n]*\n", "", source.replace("\r\n", "\n")) + "\n"):
         kind, text = m.lastgroup, m.group()
-        if kind == "mark":
-            kind = "raw"
         if kind == "open":
             raise ValueError("a /* comment is never closed")
         if kind in ("blank", "comment"):
             after_blank = True
             continue
         if kind == "line":
-            if directive is not None and directive[:2] != ["#", "include"]:
+            if directive and directive[:2] != ["#", "include"]:
                 out += [*directive, "\n"]
             directive = None
             after_blank = at_line_start = True

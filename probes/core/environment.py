@@ -1,7 +1,7 @@
 """Environment variables, and tools in the process, that change what is measured.
 
-A line is `subject: what it does`. It goes into a report's head and its notes; the subjects of those that
-change times stand beside the verdicts too. Values lose their folders: a report names no machine's paths.
+A line is `subject: what it does`, for a report's head and notes; subjects that change times stand beside the
+verdicts too. Values lose their folders: a report names no machine's paths.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ class Setting(NamedTuple):
     name: str
     means: str
     usual: tuple[str, ...] = ("0",)
-    timed: bool = True
-    """Whether it can change a time: then it stands beside the verdicts."""
+    timed: bool = True  # whether it can change a time: then it stands beside the verdicts
 
     def fits(self, name: str) -> bool:
-        """Whether this row speaks of variable `name`."""
         return name.startswith(self.name[:-1]) if self.name.endswith("*") else name == self.name
 
 
@@ -63,8 +61,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("CUDBG_*", _TOOL, ()),
 )  # fmt: skip
 
+# taken out of the environment before Numba reads it: no figure under them would be worth a verdict
 IGNORED = ("NUMBA_ENABLE_CUDASIM", "NUMBA_CUDA_DEBUGINFO")
-"""Taken out of the environment before Numba reads it: no figure under them would be worth a verdict."""
 
 TOOLS: tuple[tuple[str, str], ...] = (
     ("libsanitizer", "compute-sanitizer"),
@@ -81,12 +79,8 @@ TOOLS: tuple[tuple[str, str], ...] = (
 
 def told(environ: Mapping[str, str]) -> list[str]:
     """A line for each variable of `environ` that the table knows, and whose value is not a usual one."""
-    lines = []
-    for name in sorted(environ):
-        row, value = _row(name), environ[name].strip()
-        if row and value not in ("", *row.usual):
-            lines.append(f"{name}={_bare(value)}: {row.means}")
-    return lines
+    known = ((name, value.strip(), _row(name)) for name, value in sorted(environ.items()))
+    return [f"{n}={_bare(v)}: {row.means}" for n, v, row in known if row and v not in ("", *row.usual)]
 
 
 def settle(environ: MutableMapping[str, str], read: bool) -> list[str]:
@@ -112,15 +106,12 @@ def tracer(status: str) -> list[str]:
 
 def beside(lines: Sequence[str]) -> str:
     """What stands beside the verdicts: the subjects of lines that can change a time, '' for none."""
-    subjects = [line.partition(": ")[0] for line in lines]
-    return ", ".join(dict.fromkeys(s for s in subjects if _timed(s)))
+    return ", ".join(dict.fromkeys(filter(_timed, (line.partition(": ")[0] for line in lines))))
 
 
 def _timed(subject: str) -> bool:
-    if subject.endswith((" is ignored", " was reset")):
-        return False
     row = _row(subject.partition("=")[0])
-    return row is None or row.timed
+    return not subject.endswith((" is ignored", " was reset")) and (row is None or row.timed)
 
 
 def _row(name: str) -> Setting | None:

@@ -10,14 +10,8 @@ from pathlib import Path
 from probes.core.types import Backend
 
 _READ: dict[Backend, tuple[str, ...]] = {
-    "cu": (
-        "NVCC_",
-        "CPATH",
-        "C_INCLUDE_PATH",
-        "CPLUS_INCLUDE_PATH",
-        "LIBRARY_PATH",
-        "COMPILER_PATH",
-        "GCC_EXEC_PREFIX",
+    "cu": tuple(
+        "NVCC_ CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH LIBRARY_PATH COMPILER_PATH GCC_EXEC_PREFIX".split()
     ),
     "numba": ("NUMBA_",),
 }
@@ -29,8 +23,7 @@ _HARMLESS = re.compile(
 )
 """Those of Numba's that change what is said or kept, and no code. Any other counts, known to us or not."""
 
-_NUMBA_FILE = ".numba_config.yaml"
-"""Numba reads its variables from this file of the current folder, too."""
+_NUMBA_FILE = ".numba_config.yaml"  # of the current folder: Numba reads variables from it, too
 
 
 def settings(*backends: Backend) -> dict[str, str]:

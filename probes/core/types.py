@@ -1,28 +1,21 @@
 """The words every floor shares: shapes, launches, resources, binaries and errors.
 
-Nothing here imports CUDA, NumPy or anything else of the project, so that a kernel package may
-import it without pulling in the rest. Times are seconds, sizes are bytes, clocks are hertz.
+It imports neither CUDA, NumPy nor anything of the project. Times are seconds, sizes bytes, clocks hertz.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-QK_K = 256
-"""Values in one q6_K or q4_K super-block (ggml's name for it)."""
-
-UNIT = 32
-"""Values in one unit: what one virtual thread adds to its accumulator at a time (q6_K)."""
-
-VIRTUAL_THREADS = 256
-"""Virtual threads that share one output row in the reference order."""
+QK_K = 256  # values in one q6_K or q4_K super-block (ggml's name for it)
+UNIT = 32  # values in one unit: what one virtual thread adds to its accumulator at a time (q6_K)
+VIRTUAL_THREADS = 256  # that share one output row in the reference order
 
 Source = Literal["measured", "predicted", "recorded"]
 Backend = Literal["numba", "cu"]
-BACKENDS: tuple[Backend, ...] = ("cu", "numba")
-"""Both languages; C++ decides a verdict, Numba stands beside it."""
+BACKENDS: tuple[Backend, ...] = ("cu", "numba")  # C++ decides a verdict, Numba stands beside it
 
 Role = Literal[
     "variant", "again", "choice", "read", "ceiling", "kernel", "alone", "gap", "point", "verdict"
@@ -63,10 +56,7 @@ class Fault(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A weight matrix of `od` output rows by `id` input values (id % 256 == 0).
-
-    Raises BadInput for anything else, so that no launch is ever built on a bad shape.
-    """
+    """A weight matrix of `od` output rows by `id` input values (id % 256 == 0), else BadInput."""
 
     od: int
     id: int
@@ -105,7 +95,7 @@ class LaunchConfig:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one compiled kernel costs: registers per thread, static shared memory, spills, stack."""
+    """What one compiled kernel costs: registers per thread, static shared memory, spills and stack."""
 
     registers: int
     smem_bytes: int = 0
@@ -124,8 +114,7 @@ class Work:
 class Binary:
     """A compiled kernel, from either backend, not yet bound to a device context.
 
-    Exactly one of `cubin` (with `entry`, Numba) and `handle` (a CUkernel address out of the
-    ctypes-loaded library, C++) is set. `keepalive` holds whatever must outlive the handle.
+    Numba sets `cubin` and `entry`; C++ sets `handle` (a CUkernel address) and `keepalive`, which outlives it.
     """
 
     name: str
@@ -148,3 +137,12 @@ class Offline:
 
 Progress = Callable[[str], None]
 """Called with one short line on anything that takes longer than two seconds."""
+
+
+def check_case(name: str, known: Iterable[str]) -> None:
+    """BadInput with close names for a case that is not `known`."""
+    import difflib
+
+    if name not in (every := list(known)):
+        close = difflib.get_close_matches(name, every, n=3, cutoff=0.3) or every
+        raise BadInput(f"there is no case {name!r}; did you mean {', '.join(close)}?")

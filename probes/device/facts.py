@@ -1,8 +1,8 @@
 """Facts about a GPU that no measurement of ours is needed for, each with its source.
 
-One TOML per device lies in `devices/`; a device that is present is described by `probes.gpu.facts`
-with the same `DeviceFacts`. Sizes are bytes, rates bytes per second, clocks hertz, times seconds.
-What is not known for sure is absent (None), and nothing is then predicted from it.
+One TOML per device lies in `profiles/`; `probes.gpu.facts` describes a GPU that is there in the same words.
+Sizes are bytes, rates bytes per second, clocks hertz, times seconds. What is not known for sure is absent
+(None), and nothing is then predicted from it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Any
 
 from probes.core.types import BadInput
 
-WARP = 32
-"""Threads per warp, on every GPU that CUDA runs on."""
+WARP = 32  # threads, on every GPU that CUDA runs on
 
 
 def compute_capability(arch: str) -> tuple[int, int]:
@@ -31,15 +30,7 @@ def compute_capability(arch: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """One GPU. `sources` maps every field but `name`, `slug` and `match` to where its value is from.
-
-    dram_bps            nominal bytes/s of the memory interface
-    read_ceiling_bps    bytes/s that a read is known to reach (measured or recorded), or None
-    dram_fetch_bytes    what DRAM is thought to move at least; a hypothesis where `sources` says so
-    sm_clock_hz         highest SM clock; an L1 wavefront takes one of its cycles
-    dram_latency_s      load latency out of DRAM, or None: no latency is then predicted
-    launch_s            fixed cost of one launch inside a graph, or None
-    """
+    """One GPU. `sources` maps every field but `name`, `slug` and `match` to where its value is from."""
 
     name: str
     slug: str
@@ -53,18 +44,18 @@ class DeviceFacts:
     max_blocks_per_sm: int
     max_warps_per_sm: int
     l2_bytes: int
-    dram_bps: float
-    read_ceiling_bps: float | None = None
-    dram_fetch_bytes: int = 32
-    sm_clock_hz: float | None = None
-    dram_latency_s: float | None = None
-    launch_s: float | None = None
+    dram_bps: float  # nominal, of the memory interface
+    read_ceiling_bps: float | None = None  # what a read is known to reach (measured or recorded)
+    dram_fetch_bytes: int = 32  # what DRAM is thought to move at least; a hypothesis where `sources` says so
+    sm_clock_hz: float | None = None  # the highest; an L1 wavefront takes one of its cycles
+    dram_latency_s: float | None = None  # of a load
+    launch_s: float | None = None  # fixed cost of one launch inside a graph
     match: tuple[str, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
 
     @property
     def compute_capability(self) -> tuple[int, int]:
-        """(major, minor) out of `arch`: "sm_121" is (12, 1)."""
+        """Of `arch`, as the function of this name."""
         try:
             return compute_capability(self.arch)
         except BadInput as error:
@@ -76,9 +67,8 @@ class DeviceFacts:
         return self.dram_bps if self.read_ceiling_bps is None else self.read_ceiling_bps
 
 
-_TEXT = ("name", "slug", "arch")
-_RATES = ("dram_bps", "read_ceiling_bps", "sm_clock_hz", "dram_latency_s", "launch_s")
 _OPTIONAL = ("read_ceiling_bps", "sm_clock_hz", "dram_latency_s", "launch_s")
+_RATES = ("dram_bps", *_OPTIONAL)
 _UNSOURCED = ("name", "slug", "match", "sources")
 
 
@@ -94,7 +84,7 @@ def _parse(slug: str, table: dict[str, Any]) -> DeviceFacts:
     if missing := sorted(known - values.keys() - set(_OPTIONAL)):
         raise BadInput(f"{where}: fact {missing[0]!r} is missing")
     for key, value in values.items():
-        if key in _TEXT or key == "match":
+        if key in ("name", "slug", "arch", "match"):
             continue
         kinds = (int, float) if key in _RATES else (int,)
         if not isinstance(value, kinds) or isinstance(value, bool) or value < 0:
@@ -107,11 +97,13 @@ def _parse(slug: str, table: dict[str, Any]) -> DeviceFacts:
     return DeviceFacts(**values, sources=dict(sources))
 
 
+_FOLDER = resources.files("probes.device") / "profiles"
+
+
 @cache
 def slugs() -> tuple[str, ...]:
     """The device profiles there are, sorted: what `--device-profile` takes."""
-    folder = resources.files("probes.device") / "profiles"
-    return tuple(sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")))
+    return tuple(sorted(f.name.removesuffix(".toml") for f in _FOLDER.iterdir() if f.name.endswith(".toml")))
 
 
 @cache
@@ -121,8 +113,7 @@ def load(slug: str) -> DeviceFacts:
         close = difflib.get_close_matches(slug, slugs(), n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(slugs())}"
         raise BadInput(f"no device profile {slug!r}; {hint}")
-    text = (resources.files("probes.device") / "profiles" / f"{slug}.toml").read_text(encoding="utf-8")
-    return _parse(slug, tomllib.loads(text))
+    return _parse(slug, tomllib.loads((_FOLDER / f"{slug}.toml").read_text(encoding="utf-8")))
 
 
 def find(device_name: str) -> DeviceFacts | None:

@@ -1,8 +1,7 @@
 """How many blocks of a kernel one SM holds, what limits it, and how a grid falls into waves.
 
-The rules are those of cuda_occupancy.h (CUDA 13.0), and the answer equals the driver's
-cuOccupancyMaxActiveBlocksPerMultiprocessor for kernels with one block barrier (`__syncthreads`)
-and the default shared-memory carve-out; the tests hold it to that header.
+The rules are those of cuda_occupancy.h (CUDA 13.0), to which the tests hold it, for kernels with one block
+barrier (`__syncthreads`) and the default shared-memory carve-out.
 
 - Registers are given to warps, 256 at a time, and lie in four partitions per SM: a partition holds
   floor(16384 / registers of a warp) warps, so the SM holds a multiple of four warps.
@@ -20,26 +19,18 @@ from probes.device.facts import WARP, DeviceFacts
 
 Limiter = Literal["registers", "shared memory", "threads", "blocks"]
 
-REGISTER_UNIT = 256
-"""Registers given to a warp at a time."""
-
-PARTITIONS = 4
-"""Register files per SM, each with a quarter of the registers."""
-
-MAX_REGISTERS = 256
-"""Registers per thread above which no launch is possible (the compilers stop at 255)."""
-
-MAX_BLOCK = 1024
-"""Threads in the largest block."""
+REGISTER_UNIT = 256  # registers given to a warp at a time
+PARTITIONS = 4  # register files per SM, each with a quarter of the registers
+MAX_REGISTERS = 256  # per thread, above which no launch is possible (the compilers stop at 255)
+MAX_BLOCK = 1024  # threads in the largest block
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Resident blocks per SM and why not more.
+    """Resident blocks per SM (0: no launch), and why not more.
 
-    `limits` holds what each resource alone would allow; `limiter` is the smallest of them, and in a
-    tie a limit of the GPU (threads, blocks) is named before one of the kernel (registers, shared
-    memory), because lowering the kernel's own would gain nothing. blocks_per_sm 0: no launch.
+    `limits` holds what each resource alone allows; `limiter` is the smallest. In a tie a limit of the GPU
+    (threads, blocks) comes before one of the kernel: lowering the kernel's own would gain nothing.
     """
 
     blocks_per_sm: int
@@ -51,17 +42,12 @@ def _round_up(x: int, unit: int) -> int:
     return -(-x // unit) * unit
 
 
-def _smem_unit(dev: DeviceFacts) -> int:
-    return 128 if dev.compute_capability[0] >= 8 else 256
-
-
-def _check(block: int, dev: DeviceFacts) -> int:
-    """Warps per block, after refusing a block or a GPU that the rules do not cover."""
-    if not 1 <= block <= MAX_BLOCK:
-        raise BadInput(f"block must be 1 to {MAX_BLOCK} threads, got {block}")
-    if dev.compute_capability < (7, 0):
-        raise BadInput(f"occupancy is known for sm_70 and later, got {dev.arch}")
-    return -(-block // WARP)
+def _cost(res: Resources, block: int, smem_dynamic: int, dev: DeviceFacts) -> tuple[int, int, int, int]:
+    """(threads, registers, shared memory, blocks) that one block takes from an SM."""
+    warps = -(-block // WARP)
+    unit = 128 if dev.compute_capability[0] >= 8 else 256
+    smem = _round_up(res.smem_bytes + smem_dynamic + dev.smem_reserved_per_block_bytes, unit)
+    return warps * WARP, warps * _round_up(res.registers * WARP, REGISTER_UNIT), smem, 1
 
 
 def occupancy(res: Resources, block: int, smem_dynamic: int, dev: DeviceFacts) -> Occupancy:
@@ -71,22 +57,23 @@ def occupancy(res: Resources, block: int, smem_dynamic: int, dev: DeviceFacts) -
     Raises BadInput for a block outside 1..1024 or negative resources. A kernel that cannot launch at
     all has blocks_per_sm 0 and the reason as its limiter.
     """
-    warps = _check(block, dev)
+    if not 1 <= block <= MAX_BLOCK:
+        raise BadInput(f"block must be 1 to {MAX_BLOCK} threads, got {block}")
+    if dev.compute_capability < (7, 0):
+        raise BadInput(f"occupancy is known for sm_70 and later, got {dev.arch}")
     if res.registers < 0 or res.smem_bytes < 0 or smem_dynamic < 0:
         raise BadInput(f"resources must not be negative, got {res} and {smem_dynamic} B dynamic")
-    per_warp = _round_up(res.registers * WARP, REGISTER_UNIT)
+    threads, registers, smem, _ = _cost(res, block, smem_dynamic, dev)
+    warps = threads // WARP
     by_registers = dev.max_warps_per_sm  # no registers: nothing of theirs limits
     if res.registers > MAX_REGISTERS:
         by_registers = 0
-    elif per_warp:
-        by_registers = dev.regs_per_sm // PARTITIONS // per_warp * PARTITIONS // warps
-
-    smem = _round_up(res.smem_bytes + smem_dynamic + dev.smem_reserved_per_block_bytes, _smem_unit(dev))
+    elif registers:
+        by_registers = dev.regs_per_sm // PARTITIONS // (registers // warps) * PARTITIONS // warps
     fits = smem <= dev.smem_per_block_max_bytes + dev.smem_reserved_per_block_bytes
     by_smem = dev.max_blocks_per_sm
     if smem:
         by_smem = dev.smem_per_sm_bytes // smem if fits else 0
-
     limits: dict[Limiter, int] = {
         "threads": dev.max_threads_per_sm // WARP // warps,
         "blocks": dev.max_blocks_per_sm,
@@ -100,9 +87,8 @@ def occupancy(res: Resources, block: int, smem_dynamic: int, dev: DeviceFacts) -
 def waves(grid: int, sms: int, blocks_per_sm: int) -> float:
     """Grid over the blocks that the GPU holds at a time: 432 / (48 x 6) = 1.5."""
     if grid < 1 or sms < 1 or blocks_per_sm < 1:
-        raise BadInput(
-            f"waves need a grid, SMs and blocks per SM of at least 1, got {grid}, {sms}, {blocks_per_sm}"
-        )
+        got = f"{grid}, {sms}, {blocks_per_sm}"
+        raise BadInput(f"waves need a grid, SMs and blocks per SM of at least 1, got {got}")
     return grid / (sms * blocks_per_sm)
 
 
@@ -120,24 +106,13 @@ def last_wave(grid: int, sms: int, blocks_per_sm: int) -> int:
     return -(-left // sms)
 
 
-def _cost(res: Resources, config: LaunchConfig, dev: DeviceFacts) -> tuple[int, int, int, int]:
-    """(threads, registers, shared memory, blocks) that one block takes from an SM."""
-    warps = -(-config.block // WARP)
-    per_warp = -(-res.registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
-    unit = 128 if dev.compute_capability[0] >= 8 else 256
-    smem = -(-(res.smem_bytes + config.smem_bytes + dev.smem_reserved_per_block_bytes) // unit) * unit
-    return warps * WARP, warps * per_warp, smem, 1
-
-
 def beside(
-    there: tuple[Resources, LaunchConfig],
-    resident: int,
-    new: tuple[Resources, LaunchConfig],
+    there: tuple[Resources, LaunchConfig], resident: int, new: tuple[Resources, LaunchConfig],
     dev: DeviceFacts,
-) -> int:
+) -> int:  # fmt: skip
     """Blocks of `new` that fit on an SM of `dev` that already holds `resident` blocks of `there`."""
     room = (dev.max_threads_per_sm, dev.regs_per_sm, dev.smem_per_sm_bytes, dev.max_blocks_per_sm)
-    taken, wanted = _cost(*there, dev), _cost(*new, dev)
+    taken, wanted = (_cost(res, launch.block, launch.smem_bytes, dev) for res, launch in (there, new))
     fits = min((have - resident * a) // b for have, a, b in zip(room, taken, wanted, strict=True) if b)
     alone = occupancy(new[0], new[1].block, new[1].smem_bytes, dev).blocks_per_sm
     return max(0, min(fits, alone))

@@ -1,31 +1,22 @@
 """A ring of stages in shared memory: its geometry on a device, the same for every kernel that has one.
 
-One block is a warp per virtual warp that owns a unit (the consumers; or several such sets, which take passes
-of a fill's rows by turns, on from one fill to the next), and one more that feeds. A fill is so many rows of
-one ticket; a stage holds a fill. See kernels_cu/ring.cuh, whose `Ring` counts the same bytes.
+A block is a producer warp and the consumers: a warp per virtual warp that owns a unit, or several such sets,
+which take a fill's rows by turns. A stage holds a fill: so many rows of one ticket. The `Ring` of
+kernels_cu/ring.cuh counts the same bytes.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from probes.core.types import VIRTUAL_THREADS, BadInput, LaunchConfig, Unavailable
+from probes.device.facts import WARP, DeviceFacts
 from probes.device.tuning import Geometry
 
-if TYPE_CHECKING:
-    from probes.device.facts import DeviceFacts
-
-WARP = 32
-VIRTUAL_WARPS = VIRTUAL_THREADS // WARP
-"""Virtual warps of the reference order."""
-
-MOST_ROWS = 32
-"""Rows of one fill at most: a lane of the feeder each."""
-
+VIRTUAL_WARPS = VIRTUAL_THREADS // WARP  # of the reference order
+MOST_ROWS = 32  # of a fill: each lane of the producer warp copies one
 MOST_STAGES = 64
-
 MOST_THREADS = 448
 """Of a block: what the q4_K rings are compiled for (PROBES_RING_Q4K_BOUNDS); no other has several sets."""
 
@@ -35,9 +26,7 @@ NEEDS: dict[str, tuple[str, tuple[int, int]]] = {
 }
 """How rows come into a stage, by an L1 form's name: what it takes, and since which compute capability."""
 
-DEFAULT_BLOCKS = 2
-"""Blocks per SM where nobody swept: what the kernels' registers are bound to (core/bounds.py)."""
-
+DEFAULT_BLOCKS = 2  # per SM where nobody swept: what the kernels' registers are bound to (launch_bounds.py)
 DEFAULT_ROWS = (8, 4, 2, 1)
 
 
@@ -81,8 +70,7 @@ def plan(
     """The launch of `geometry` for `fills` tickets of rows of `units` units.
 
     share: kernels that are to have room on an SM at the same time, so that a successor's stages fill under
-    its predecessor. others: the block's warps that do not sum: the feeder, and for some kernels a finisher.
-    form: how rows come, a key of NEEDS.
+    its predecessor. others: the block's warps that do not sum. form: how rows come, a key of NEEDS.
     Raises BadInput (a geometry that makes no sense) and Unavailable with the reason for a SKIPPED row: a GPU
     without such copies, rows that do not fit into shared memory, or sets that make a block too large.
     """
@@ -91,12 +79,11 @@ def plan(
         raise BadInput(f"a ring needs 1 to {MOST_ROWS} rows per fill, 1 block per SM or more, got {geometry}")
     if geometry.sets < 1:
         raise BadInput(f"a ring needs a set of consumers, got {geometry}")
-    threads = WARP * (consumer_warps(units) * geometry.sets + others)
+    warps = consumer_warps(units)
+    threads = WARP * (warps * geometry.sets + others)
     if threads > MOST_THREADS:
-        raise Unavailable(
-            f"{geometry}: {geometry.sets} x {consumer_warps(units)} consumer warps make a block of "
-            f"{threads} threads, more than {MOST_THREADS}"
-        )
+        made = f"{geometry.sets} x {warps} consumer warps make a block of {threads} threads"
+        raise Unavailable(f"{geometry}: {made}, more than {MOST_THREADS}")
     copies, since = NEEDS[form]
     if facts.compute_capability < since:
         raise Unavailable(f"{copies}, this GPU is {facts.arch}")
@@ -105,10 +92,9 @@ def plan(
     grid = min(fills, facts.sms * geometry.blocks_per_sm)
     stages = min(geometry.stages or most // one, -(-fills // grid), MOST_STAGES)
     if stages < 1 or stages * one > most:
-        need = max(1, geometry.stages) * one
+        need = f"needs {max(1, geometry.stages) * one} bytes of shared memory per block"
         raise Unavailable(
-            f"{geometry}: needs {need} bytes of shared memory per block, {most} are there "
-            f"with {geometry.blocks_per_sm * share} per SM"
+            f"{geometry}: {need}, {most} are there with {geometry.blocks_per_sm * share} per SM"
         )
     drawn = geometry.drawn and fills > stages * grid
     return Plan(LaunchConfig(grid, threads, stages * one), geometry.rows, stages, drawn)

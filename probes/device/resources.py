@@ -1,7 +1,6 @@
 """Registers, shared memory and spills of every kernel as the compilers gave them: resources.toml.
 
-`python -m probes resources` writes it: it compiles every kernel for each recorded target and passes the rows
-to `dump_resources`:
+`python -m probes resources` compiles every kernel for each recorded target and writes it:
 
     schema = 1
     [tool]                  # what compiled, by name
@@ -24,19 +23,19 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from probes.core.types import Backend, BadInput, Offline, Resources, Unavailable
+from probes.core.types import BACKENDS, Backend, BadInput, Offline, Resources, Unavailable
 
 SCHEMA = 1
 RESOURCES_FILE = "resources.toml"
 PATH = Path(__file__).with_name(RESOURCES_FILE)
 RESOURCES_COMMAND = "python -m probes resources"
-BACKENDS: tuple[Backend, ...] = ("numba", "cu")
 
-Key = tuple[str, str, str]
-"""(backend, kernel name, arch)."""
+Key = tuple[str, str, str]  # backend, kernel name, arch
+_NAMES, _COUNTS = ("name", "backend", "arch"), ("registers", "smem_bytes", "spill_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,32 +47,22 @@ class ResourcesHead:
 
 
 @cache
-def _resources() -> tuple[ResourcesHead, dict[Key, Resources]]:
+def recorded() -> tuple[ResourcesHead, dict[Key, Resources]]:
+    """Tools and source digests, and resources by (backend, kernel, arch). Unavailable where none is recorded."""
     if not PATH.is_file():
-        raise Unavailable(
-            f"no recorded kernel resources; to compile the kernels and record them run `{RESOURCES_COMMAND}`"
-        )
+        do = f"to compile the kernels and record them run `{RESOURCES_COMMAND}`"
+        raise Unavailable(f"no recorded kernel resources; {do}")
     return parse_resources(PATH.read_text(encoding="utf-8"))
-
-
-def load_resources() -> dict[Key, Resources]:
-    """(backend, kernel name, arch) -> Resources, as recorded. Unavailable if nothing was recorded yet."""
-    return dict(_resources()[1])
-
-
-def resources_head() -> ResourcesHead:
-    """Tool versions and source digests of the recorded resources. Unavailable as in load_resources."""
-    return _resources()[0]
 
 
 def archs() -> tuple[str, ...]:
     """The targets that resources are recorded for."""
-    return tuple(sorted({arch for _, _, arch in _resources()[1]}))
+    return tuple(sorted({arch for _, _, arch in recorded()[1]}))
 
 
 def recorded_resources(backend: Backend, name: str, arch: str) -> Resources:
     """Resources of one kernel. Unavailable, naming the architectures there are, if it was not recorded."""
-    known = _resources()[1]
+    known = recorded()[1]
     if found := known.get((backend, name, arch)):
         return found
     there = sorted(a for b, n, a in known if (b, n) == (backend, name))
@@ -91,28 +80,24 @@ def _count(row: Mapping[str, Any], key: str) -> int:
 
 
 def parse_resources(text: str) -> tuple[ResourcesHead, dict[Key, Resources]]:
-    """Read the text of a resources file. BadInput for another schema, a bad row or one given twice."""
+    """A resources file's head and rows. BadInput for another schema, a bad row or one given twice."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as err:
         raise BadInput(f"{RESOURCES_FILE} is not valid TOML ({err}); run `{RESOURCES_COMMAND}`") from err
-    if table.get("schema") != SCHEMA:
-        raise BadInput(
-            f"{RESOURCES_FILE} has schema {table.get('schema')!r}, not {SCHEMA}; run `{RESOURCES_COMMAND}`"
-        )
+    if (schema := table.get("schema")) != SCHEMA:
+        raise BadInput(f"{RESOURCES_FILE} has schema {schema!r}, not {SCHEMA}; run `{RESOURCES_COMMAND}`")
     kernels: dict[Key, Resources] = {}
     for row in table.get("kernel", []):
-        keys = {"name", "backend", "arch", "registers", "smem_bytes", "spill_bytes"}
-        if row.keys() != keys:
-            raise BadInput(f"{RESOURCES_FILE}: a kernel needs exactly {', '.join(sorted(keys))}, got {row}")
+        keys = sorted((*_NAMES, *_COUNTS))
+        if sorted(row) != keys:
+            raise BadInput(f"{RESOURCES_FILE}: a kernel needs exactly {', '.join(keys)}, got {row}")
         if row["backend"] not in BACKENDS:
             raise BadInput(f"{RESOURCES_FILE}: backend must be numba or cu, got {row['backend']!r}")
         key: Key = (row["backend"], row["name"], row["arch"])
         if key in kernels:
             raise BadInput(f"{RESOURCES_FILE}: {key} is given twice")
-        kernels[key] = Resources(
-            _count(row, "registers"), _count(row, "smem_bytes"), _count(row, "spill_bytes")
-        )
+        kernels[key] = Resources(*(_count(row, count) for count in _COUNTS))
     return ResourcesHead(table.get("sources_sha256", {}), table.get("tool", {})), kernels
 
 
@@ -122,24 +107,18 @@ def _quoted(text: str) -> str:
 
 
 def dump_resources(rows: Iterable[Offline], head: ResourcesHead) -> str:
-    """The text of a resources file: sorted, so that the same kernels give the same bytes.
-
-    BadInput for a kernel given twice. `parse_resources` of the result gives the same head and rows.
-    """
+    """The text of a resources file: the same kernels give the same bytes. BadInput for one given twice."""
     ordered = sorted(rows, key=lambda r: (r.backend, r.name, r.arch))
     keys = [(r.backend, r.name, r.arch) for r in ordered]
-    if len(set(keys)) != len(keys):
-        twice = next(k for k in keys if keys.count(k) > 1)
-        raise BadInput(f"kernel {twice} is given twice")
-    lines = [
-        f"# Registers, shared memory and spills of every kernel. Written by `{RESOURCES_COMMAND}`.",
-        f"schema = {SCHEMA}",
-    ]
+    for key, again in pairwise(keys):
+        if key == again:
+            raise BadInput(f"kernel {key} is given twice")
+    about = f"# Registers, shared memory and spills of every kernel. Written by `{RESOURCES_COMMAND}`."
+    lines = [about, f"schema = {SCHEMA}"]
     for title, values in (("tool", head.tool), ("sources_sha256", head.sources_sha256)):
-        lines += ["", f"[{title}]"]
-        lines += [f"{_quoted(k)} = {_quoted(v)}" for k, v in sorted(values.items())]
+        lines += ["", f"[{title}]", *(f"{_quoted(k)} = {_quoted(v)}" for k, v in sorted(values.items()))]
     for r in ordered:
         lines += ["", "[[kernel]]"]
-        lines += [f"{k} = {_quoted(getattr(r, k))}" for k in ("name", "backend", "arch")]
-        lines += [f"{k} = {getattr(r.resources, k)}" for k in ("registers", "smem_bytes", "spill_bytes")]
+        lines += [f"{k} = {_quoted(getattr(r, k))}" for k in _NAMES]
+        lines += [f"{k} = {getattr(r.resources, k)}" for k in _COUNTS]
     return "\n".join(lines) + "\n"

@@ -8,8 +8,8 @@
 
     [l3."gate_up_14b@48sm"]             # the same in a partition of 48 SMs, which has rows of its own
 
-A row's values are geometries as the sweep's rows name them, or counts. What a row may hold is its probe's to
-say; what no row speaks of gets the probe's own rule.
+A row's values are geometries as the sweep's rows name them, or counts; the probe says what a row may hold.
+What no row speaks of gets the probe's own rule.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ class Geometry:
         return cls(rows, blocks, stages, found[5] == "drawn", sets)
 
 
-Chosen = Mapping[str, Geometry | int]
-"""One row: what a sweep chose, by name."""
+Chosen = Mapping[str, Geometry | int]  # one row: what a sweep chose, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +72,9 @@ def parse(text: str, name: str = "a tuning table") -> Table:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"{name} is not valid TOML: {error}") from error
-    missing = [key for key in ("devices", "where") if key not in table]
-    if missing:
-        raise BadInput(f"{name}: {missing[0]!r} is missing; it holds devices, where, and a table per probe")
+    for key in ("devices", "where"):
+        if key not in table:
+            raise BadInput(f"{name}: {key!r} is missing; it holds devices, where, and a table per probe")
     devices, where = table.pop("devices"), str(table.pop("where"))
     if not isinstance(devices, list) or not all(isinstance(d, str) for d in devices):
         raise BadInput(f"{name}: devices is a list of slugs, got {devices!r}")
@@ -106,7 +105,8 @@ def _chosen(row: object, where: str) -> Chosen:
         except BadInput as error:
             raise BadInput(f"{where}: {error}") from None
         if not 1 <= found.rows <= 32 or not 1 <= found.blocks_per_sm <= 32 or found.sets < 1:
-            raise BadInput(f"{where}: a ring has 1 to 32 rows a stage and 1 to 32 blocks per SM, got {value}")
+            least = "1 to 32 rows a stage, 1 to 32 blocks per SM and a consumer group at least"
+            raise BadInput(f"{where}: a ring has {least}, got {value}")
         out[key] = found
     return out
 

@@ -4,45 +4,30 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from probes.core.types import Backend, Unavailable
 from probes.engine.bench import Bench, Spec, cap_smem
 from probes.engine.plan import Planned, check_fit, refused
-from probes.engine.probe import Arms, Case, Plan, Variant
+from probes.engine.probe import Arms, Case, PlanPart, Variant
 from probes.gpu.kernels import Kernel
 from probes.gpu.timing import Arm
 from probes.report.rows import Row
 
-Kernels = Mapping[Backend, Mapping[str, Kernel]]
-"""Kernels by backend and symbol."""
-
-
-@dataclass
-class Bound:
-    """A case's arms in the report's order, and the rows of what must not run."""
-
-    arms: list[tuple[Spec, Arm]]
-    skipped: list[Row]
+Kernels = Mapping[Backend, Mapping[str, Kernel]]  # by symbol
 
 
 def room(bench: Bench, kernel: Kernel, planned: Planned) -> int:
-    """Let a launch have its shared memory; the blocks that then fit on an SM.
-
-    A ring's kernel may have all that a block can, once and for all: several geometries of it share a run.
-    """
-    if planned.ring:
+    """Let a launch have its shared memory; the blocks that then fit on an SM."""
+    if planned.ring:  # all that a block can have, once and for all: several geometries of it share a run
         kernel.make_room(bench.gpu.facts.smem_per_block_max_bytes - kernel.resources.smem_bytes)
     return kernel.blocks_per_sm(planned.config.block, planned.config.smem_bytes)
 
 
 def fitted(bench: Bench, kernel: Kernel, planned: Planned, held: int) -> Planned:
-    """The plan as it can be launched here: held to `held` blocks per SM by shared memory where that is asked.
-
-    A persistent grid holds its own blocks, and a chain's arms hold theirs. Raises Unavailable.
-    """
-    if planned.steps:
+    """The plan as it can be launched here, held to `held` blocks per SM (0: not held). Raises Unavailable."""
+    if planned.steps:  # a chain's arms hold their own blocks, and so does a persistent grid
         return planned
     if held and not planned.ring:
         smem = cap_smem(kernel, planned.config.block, held, bench.gpu)
@@ -52,11 +37,12 @@ def fitted(bench: Bench, kernel: Kernel, planned: Planned, held: int) -> Planned
 
 
 def bind(
-    probe: str, part: Plan, arms: Arms, material: Any, bench: Bench, case: Case, variants: Sequence[Variant],
-    kernels: Kernels, args: argparse.Namespace,
-) -> Bound:  # fmt: skip
-    """Every variant of every backend that the case is for: an arm, or a row with the reason."""
-    out = Bound([], [])
+    probe: str, part: PlanPart, arms: Arms, material: Any, bench: Bench, case: Case,
+    variants: Sequence[Variant], kernels: Kernels, args: argparse.Namespace,
+) -> tuple[list[tuple[Spec, Arm]], list[Row]]:  # fmt: skip
+    """A case's arms in the report's order, and the rows of what must not run, each with the reason."""
+    bound: list[tuple[Spec, Arm]] = []
+    skipped: list[Row] = []
     for backend, mine in kernels.items():
         if case.backends and backend not in case.backends:
             continue
@@ -66,22 +52,17 @@ def bind(
                 planned = part.plan(v, case, bench.gpu.facts, args, backend)
                 planned = fitted(bench, mine[planned.kernel], planned, args.blocks_per_sm or 0)
             except Unavailable as error:
-                row = refused(probe, case, v, backend, "measured", bench.gpu.facts, str(error))
+                row = refused(probe, case, v, backend, "measured", bench.gpu.facts, str(error), planned)
                 if planned:
-                    _costs(row, mine[planned.kernel], planned)
-                out.skipped.append(row)
+                    resources = mine[planned.kernel].resources
+                    row.registers, row.spill_bytes = resources.registers, resources.spill_bytes
+                skipped.append(row)
                 continue
-            out.arms.append(made(arms, material, planned, case, mine[planned.kernel]))
-    return out
+            bound.append(made(arms, material, planned, case, mine[planned.kernel]))
+    return bound, skipped
 
 
 def made(arms: Arms, material: Any, planned: Planned, case: Case, kernel: Kernel) -> tuple[Spec, Arm]:
     """One plan's arm, and what its row says."""
     arm = arms.arm(material, planned, f"{planned.variant.name}/{kernel.backend}", kernel.backend)
     return Spec(case, planned, kernel, material.rotation_bytes(planned)), arm
-
-
-def _costs(row: Row, kernel: Kernel, planned: Planned) -> None:
-    """What is known of a kernel that was not run."""
-    row.content_bytes, row.traffic_bytes = planned.content_bytes, planned.traffic_bytes
-    row.registers, row.spill_bytes = kernel.resources.registers, kernel.resources.spill_bytes

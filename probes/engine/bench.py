@@ -1,22 +1,23 @@
-"""The measuring bench: kernels of both backends, the reads beside them, and arms that become rows.
+"""The bench: kernels of both backends, the plain reads beside them, and arms that become rows.
 
-An arm comes with a `Spec`: the plan it was made of, its kernel, and how many bytes its weights rotate over.
-The join of the GPU floor and the kernel packages is here: one row of LOADERS each.
+An arm comes with a `Spec`. GPU and kernel packages meet in LOADERS, which has a row per backend.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels_cu import build
+from kernels_numba import compile as numba_compile
 from probes.core.types import BACKENDS, Backend, Binary, LaunchConfig, Progress, Unavailable
 from probes.device import pipeline
 from probes.engine import judge
-from probes.engine.compiling import Wanted, compile_all
+from probes.engine.compiling import Asked, compile_all
 from probes.engine.plan import Planned, described, occupy
 from probes.engine.probe import Case, Variant
 from probes.formats import checksum
@@ -30,37 +31,14 @@ from probes.report.rows import Row
 from probes.verdict import intervals
 
 Loader = Callable[[str, Sequence[str], str, int, Progress], dict[str, Binary]]
-
-
-def _cu(stem: str, names: Sequence[str], arch: str, min_blocks: int, progress: Progress) -> dict[str, Binary]:
-    build = importlib.import_module("kernels_cu.build")
-    found: dict[str, Binary] = build.binaries(f"{stem}.cu", names, arch, min_blocks, progress)
-    return found
-
-
-def _numba(
-    stem: str, names: Sequence[str], arch: str, min_blocks: int, progress: Progress
-) -> dict[str, Binary]:
-    compiler = importlib.import_module("kernels_numba.compile")
-    found: dict[str, Binary] = compiler.binaries(stem, names, arch, min_blocks, progress)
-    return found
-
-
-LOADERS: dict[Backend, Loader] = {"cu": _cu, "numba": _numba}
+LOADERS: dict[Backend, Loader] = {
+    "cu": lambda stem, *rest: build.binaries(f"{stem}.cu", *rest),
+    "numba": numba_compile.binaries,
+}
 COMPILE = compile_all
-"""The one place that names the kernel packages, and what compiles their kernels beforehand."""
-
 HARNESS = ("harness_read", "harness_clock")
-"""Kernels that every run needs."""
-
-SLOWED = 0.97
-"""A sample whose SM clock was below this share of the case's median is counted as throttled."""
-
-LARGE = "read_large"
-"""The large read's row: the ceiling of its case."""
-
-LEAST_READ_BYTES = 1 << 30
-"""A ceiling is read over at least so many bytes."""
+SLOWED = 0.97  # of the case's median SM clock: a sample below it is counted as throttled
+LARGE, LEAST_READ_BYTES = "read_large", 1 << 30  # the row that is its case's ceiling, and what it is over
 
 
 @dataclass(frozen=True)
@@ -73,19 +51,14 @@ class Spec:
     rotation_bytes: int | None = None
 
     @property
-    def variant(self) -> str:
-        """The variant's name."""
-        return self.planned.variant.name
-
-    @property
     def backend(self) -> Backend:
-        """The kernel's language."""
+        """The kernel's."""
         return self.kernel.backend
 
     @property
     def name(self) -> str:
         """The arm's name inside a case."""
-        return f"{self.variant}/{self.backend}"
+        return f"{self.planned.variant.name}/{self.backend}"
 
 
 @dataclass
@@ -97,7 +70,6 @@ class Bench:
     windows: int
     progress: Progress
     backends: Sequence[Backend] = BACKENDS
-    """Those that the run asks for."""
     skipped: dict[Backend, str] = field(default_factory=dict)
     _failed: dict[Backend, str] = field(default_factory=dict)
     _harness: dict[tuple[Backend, str], Kernel] = field(default_factory=dict)
@@ -105,17 +77,15 @@ class Bench:
 
     def compile(self, wanted: Mapping[str, Sequence[str]], min_blocks: int = 0) -> None:
         """Compile what the cache lacks of all that will be asked for, the harness' kernels too, at once."""
-        arch = self.gpu.facts.arch
-        able = {s: tuple(n for n in names if self._able(n)) for s, names in wanted.items()}
-        asked = [Wanted(stem, names, min_blocks) for stem, names in able.items()]
-        self._failed = COMPILE([*asked, Wanted("harness", HARNESS)], arch, self.backends, self.progress)
+        asked = [Asked(s, tuple(filter(self._able, names)), min_blocks) for s, names in wanted.items()]
+        asked.append(Asked("harness", HARNESS))
+        self._failed = COMPILE(asked, self.gpu.facts.arch, self.backends, self.progress)
 
     def _able(self, name: str) -> bool:
-        """Whether this GPU has the instructions of a kernel by this name."""
         return self.gpu.facts.compute_capability >= pipeline.since(name)
 
     def kernels(
-        self, stem: str, names: Iterable[str], backend: Backend, min_blocks: int = 0
+        self, stem: str, names: Sequence[str], backend: Backend, min_blocks: int = 0
     ) -> dict[str, Kernel]:
         """The named kernels of one file and backend, bound to the GPU. Raises Unavailable (no nvcc, say).
 
@@ -123,12 +93,11 @@ class Bench:
         """
         if backend in self._failed:
             raise Unavailable(self._failed[backend])
-        asked = list(names)
-        lacks = [n for n in asked if not self._able(n)]
-        here = [n for n in asked if n not in lacks]
+        out = {n: absent(n, backend) for n in names if not self._able(n)}
+        here = [n for n in names if n not in out]
         arch = self.gpu.facts.arch
         found = LOADERS[backend](stem, here, arch, min_blocks, self.progress) if here else {}
-        return {n: bind(b) for n, b in found.items()} | {n: absent(n, backend) for n in lacks}
+        return {n: bind(b) for n, b in found.items()} | out
 
     def harness(self, name: str, backend: Backend) -> Kernel:
         """One of the harness' own kernels, loaded once."""
@@ -142,9 +111,8 @@ class Bench:
         for backend in LOADERS:
             if backend not in self.skipped:
                 return self.harness("harness_clock", backend)
-        raise Unavailable(
-            "no backend works here: " + "; ".join(f"{b}: {why}" for b, why in self.skipped.items())
-        )
+        why = "; ".join(f"{b}: {said}" for b, said in self.skipped.items())
+        raise Unavailable(f"no backend works here: {why}")
 
     def read(
         self, case: Case, name: str, backend: Backend, data: Buffer, size: int, copies: int, out: Buffer,
@@ -157,10 +125,8 @@ class Bench:
             for k in range(copies)
         ]
         v = Variant(name=name, role="ceiling" if name == LARGE else "read")
-        planned = Planned(
-            variant=v, kernel=kernel.name, config=config, content_bytes=size, traffic_bytes=size
-        )
-        spec = Spec(case, planned, kernel, size * copies)
+        plan = Planned(variant=v, kernel=kernel.name, config=config, content_bytes=size, traffic_bytes=size)
+        spec = Spec(case, plan, kernel, size * copies)
         return spec, Arm(spec.name, launches, Output(out, config.grid, want))
 
     def reserve(self) -> tuple[Buffer, Buffer, NDArray[np.uint32], int]:
@@ -169,9 +135,8 @@ class Bench:
             free, _ = self.gpu.free_bytes()
             size = min(LEAST_READ_BYTES, free // 8 >> 26 << 26)
             if size == 0:
-                raise Unavailable(
-                    f"the GPU has only {free >> 20} MiB free; a read ceiling needs 1 GiB or more"
-                )
+                why = f"the GPU has only {free >> 20} MiB free; a read ceiling needs 1 GiB or more"
+                raise Unavailable(why)
             seed = np.random.SFC64(self.seed).random_raw(1 << 23).view(np.uint8)
             data = Buffer.of(seed, 4 * size // seed.nbytes)
             data.pitch = size
@@ -186,47 +151,34 @@ class Bench:
 
     def measure(self, probe: str, arms: Sequence[tuple[Spec, Arm]], what: str) -> list[Row]:
         """Check, time and check again; one Row per arm, in order. Raises WrongResult."""
-        with tried(f"{probe} {what}"):
-            return self._measured(probe, arms, what)
-
-    def _measured(self, probe: str, arms: Sequence[tuple[Spec, Arm]], what: str) -> list[Row]:
-        stream = self.gpu.stream
-        try:
-            for _, arm in arms:
+        stream, all_arms = self.gpu.stream, [arm for _, arm in arms]
+        with tried(f"{probe} {what}"), ExitStack() as stack:
+            for arm in all_arms:
+                stack.callback(arm.close)
                 arm.build(stream)
             sampled = timing.sample(
-                stream, [arm for _, arm in arms], self.windows, self.clock(), self.seed, self.progress, what
+                stream, all_arms, self.windows, self.clock(), self.seed, self.progress, what
             )
             loops = {
                 arm.name: timing.event_loop_s(stream, arm)
-                for _, arm in arms
+                for arm in all_arms
                 if float(np.median(sampled[arm.name].time_s)) >= 50e-6
             }
-        finally:
-            for _, arm in arms:
-                arm.close()
-        clocks = np.concatenate([s.clock_hz.reshape(-1) for s in sampled.values()])
-        usual = float(np.nanmedian(clocks)) if np.isfinite(clocks).any() else float("nan")
-        rows = [self._row(probe, spec, sampled[spec.name], usual, loops.get(spec.name)) for spec, _ in arms]
-        judge.relate(rows, self.seed)
+            usual = _median([s.clock_hz for s in sampled.values()]) or float("nan")
+            rows = [self._row(probe, s, sampled[s.name], usual, loops.get(s.name)) for s, _ in arms]
+            judge.relate(rows, self.seed)
         return rows
 
     def _row(self, probe: str, spec: Spec, samples: Samples, usual_hz: float, loop_s: float | None) -> Row:
         """Everything that one arm's own samples and resources say."""
-        flat = samples.time_s.reshape(-1)
-        median, p25, p75 = intervals.quartiles(flat)
-        clocks = samples.clock_hz.reshape(-1)
-        slow = [int(k) for k in np.flatnonzero(clocks < SLOWED * usual_hz)]
-        own = float(np.nanmedian(clocks)) if np.isfinite(clocks).any() else None
-        row = self.row(probe, spec)
-        row.time_s, row.time_s_p25, row.time_s_p75 = median, p25, p75
-        row.samples_s = [float(t) for t in flat]
-        row.content_gbps = row.content_bytes / median / 1e9 if row.content_bytes else None
-        row.bitwise = True
-        row.sm_clock_hz, row.throttled, row.throttled_samples = own, len(slow), slow
-        row.windows, row.processes = samples.time_s.shape[0], 1
-        row.event_loop_time_s = loop_s
-        v = spec.planned.variant
+        row, v = self.row(probe, spec), spec.planned.variant
+        row.samples_s = samples.time_s.reshape(-1).tolist()
+        row.time_s, row.time_s_p25, row.time_s_p75 = intervals.quartiles(row.samples_s)
+        row.content_gbps = row.content_bytes / row.time_s / 1e9 if row.content_bytes else None
+        row.bitwise, row.sm_clock_hz = True, _median([samples.clock_hz])
+        row.throttled_samples = np.flatnonzero(samples.clock_hz < SLOWED * usual_hz).tolist()
+        row.throttled = len(row.throttled_samples)
+        row.windows, row.processes, row.event_loop_time_s = samples.time_s.shape[0], 1, loop_s
         row.baseline, row.read = v.baseline or None, spec.planned.read or None
         if v.role == "ceiling" and (spec.planned.content_bytes or 0) < LEAST_READ_BYTES:
             row.notes.append("less than 1 GiB: the GPU had no room for more")
@@ -247,25 +199,24 @@ class Bench:
         return row
 
 
+def _median(clocks_hz: Sequence[NDArray[np.float64]]) -> float | None:
+    """Of the clocks that are known, None where none is."""
+    clocks = np.concatenate(clocks_hz, axis=None)
+    return float(np.nanmedian(clocks)) if np.isfinite(clocks).any() else None
+
+
 def read_config(size: int) -> LaunchConfig:
     """Geometry of a plain read of `size` bytes: one block per 16 KiB tile."""
     return LaunchConfig(-(-size // checksum.READ_TILE_BYTES), 256)
-
-
-def working(bench: Bench, wanted: Sequence[Backend] | None) -> list[Backend]:
-    """The backends that the flags ask for, C++ first."""
-    return [b for b in BACKENDS if b in LOADERS and (not wanted or b in wanted)]
 
 
 def cap_smem(kernel: Kernel, block: int, blocks: int, gpu: Gpu) -> int:
     """Bytes of dynamic shared memory that hold a kernel to `blocks` blocks per SM; 0 if none are needed."""
     if kernel.blocks_per_sm(block) <= blocks:
         return 0
-    f = gpu.facts
-    per_block = (
-        f.smem_per_sm_bytes // (blocks + 1) - f.smem_reserved_per_block_bytes - kernel.resources.smem_bytes
-    )
-    smem = min(max(0, per_block) + 128, f.smem_per_block_max_bytes - kernel.resources.smem_bytes) // 128 * 128
+    f, own = gpu.facts, kernel.resources.smem_bytes
+    per_block = f.smem_per_sm_bytes // (blocks + 1) - f.smem_reserved_per_block_bytes - own
+    smem = min(max(0, per_block) + 128, f.smem_per_block_max_bytes - own) // 128 * 128
     kernel.allow_smem(smem)
     while kernel.blocks_per_sm(block, smem) > blocks and smem + 128 <= f.smem_per_block_max_bytes:
         smem += 128

@@ -1,8 +1,7 @@
-"""All kernels of a run, compiled before it: what the cache lacks, both backends side by side, on every core.
+"""All kernels that a run needs and the cache lacks, compiled before it, both backends at once on every core.
 
-Numba kernels are compiled by worker processes, a few kernels each; C++ files by one nvcc each. Nothing is
-bound here: the bench loads each kernel from the cache afterwards, and finds it there. What could not be
-compiled is handed back by backend, so that one backend's trouble costs that backend alone.
+Worker processes compile a few Numba kernels each, one nvcc each C++ file. Nothing is bound here: the bench
+loads the kernels from the cache. Failures are handed back by backend, so that one costs that backend alone.
 """
 
 from __future__ import annotations
@@ -22,14 +21,12 @@ from kernels_numba import compile as numba_compile
 from probes.core.types import Backend, Progress, Unavailable
 from probes.device import pipeline
 
-RING_COST = 8
-"""Compiling a Numba kernel with a ring takes about 4 s, any other 0.5 s."""
-
+RING_COST = 8  # compiling a Numba kernel with a ring takes about 4 s, any other 0.5 s
 _WORK = "from kernels_numba.compile import work; work()"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Asked:
     """Kernels of one file, the same in both languages; `min_blocks` as --blocks-per-sm."""
 
     stem: str
@@ -38,16 +35,10 @@ class Wanted:
 
 
 def compile_all(
-    wanted: Iterable[Wanted],
-    arch: str,
-    backends: Sequence[Backend] = ("cu", "numba"),
-    progress: Progress | None = None,
-    workers: int = 0,
-) -> dict[Backend, str]:
-    """Compile what the cache lacks; returns why a backend could not, by backend.
-
-    workers: processes at a time, by default as many as this process may use cores.
-    """
+    wanted: Iterable[Asked], arch: str, backends: Sequence[Backend] = ("cu", "numba"),
+    progress: Progress | None = None, workers: int = 0,
+) -> dict[Backend, str]:  # fmt: skip
+    """Compile what the cache lacks, in `workers` processes (0: a core each); why a backend could not."""
     asked = list(dict.fromkeys(wanted))
     workers = workers or len(os.sched_getaffinity(0))
     failed: dict[Backend, str] = {}
@@ -70,17 +61,17 @@ def compile_all(
     return failed
 
 
-def _chunks(asked: Sequence[Wanted], arch: str, most: int) -> list[list[Wanted]]:
+def _chunks(asked: Sequence[Asked], arch: str, most: int) -> list[list[Asked]]:
     """The Numba kernels that the cache lacks in at most so many parts of like cost, the longest first."""
     lacking = [
         (w, name) for w in asked for name in numba_compile.missing(w.stem, w.names, arch, w.min_blocks)
     ]
     lacking.sort(key=lambda row: -_cost(row[1]))
-    chunks: list[list[Wanted]] = [[] for _ in range(min(most, len(lacking)))]
+    chunks: list[list[Asked]] = [[] for _ in range(min(most, len(lacking)))]
     costs = [0] * len(chunks)
     for w, name in lacking:
         least = costs.index(min(costs))
-        chunks[least].append(Wanted(w.stem, (name,), w.min_blocks))
+        chunks[least].append(Asked(w.stem, (name,), w.min_blocks))
         costs[least] += _cost(name)
     return chunks
 
@@ -89,17 +80,13 @@ def _cost(name: str) -> int:
     return RING_COST if pipeline.since(name) > (0, 0) else 1
 
 
-def _numba(chunk: Sequence[Wanted], arch: str) -> None:
+def _numba(chunk: Sequence[Asked], arch: str) -> None:
     """Compile in a process of its own. Raises Unavailable with what it said; leaves a fault to the loader."""
     roots = [str(Path(numba_compile.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    rows = [(w.stem, w.names, w.min_blocks) for w in chunk]
-    done = subprocess.run(
-        [sys.executable, "-c", _WORK],
-        input=json.dumps({"arch": arch, "rows": rows}),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, roots))},
-    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, roots))}
+    asked = json.dumps({"arch": arch, "rows": [(w.stem, w.names, w.min_blocks) for w in chunk]})
+    worker = [sys.executable, "-c", _WORK]
+    done = subprocess.run(worker, input=asked, capture_output=True, text=True, env=env)
     if done.returncode == Unavailable.exit_code:
         raise Unavailable(done.stderr.strip().splitlines()[-1])
     if done.returncode < 0:  # loading the kernel here would end this process, too

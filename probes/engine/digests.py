@@ -1,23 +1,18 @@
 """What a report's figures depend on, as digests: kernels in both languages, constants, flags, launches.
 
-Each backend's `inputs` says it for one kernel file, for the build cache and for reports alike, so that a
-header of another probe makes neither a cached kernel nor this probe's report stale.
+Each backend's `inputs` says it for one kernel file, for the build cache and for reports alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from kernels_cu import build
 from kernels_numba import compile as numba_compile
-from probes.core.digest import digest as hashed
-from probes.core.digest import plain_json
+from probes.core.digest import digest
 from probes.core.types import Unavailable
 from probes.engine import probe
-
-_NOTES: list[list[str]] = []
 
 
 def sources(name: str, launches: Sequence[Any] = (), backend: str = "") -> str:
@@ -30,25 +25,17 @@ def sources(name: str, launches: Sequence[Any] = (), backend: str = "") -> str:
         kernels += [numba_compile.inputs(stem) for stem in stems]
         # a kernel is held to its twin's launch bounds, which the C++ file names
         kernels += [build.generated(f"{stem}.cu").get(build.CONSTANTS, "") for stem in stems]
-    for notes in _NOTES:
-        notes.append(plain_json(list(launches)))
-    return hashed(sorted(kernels), list(launches))
+    return digest(sorted(kernels), list(launches))
 
 
 def report(file: str, device: str) -> str:
     """SHA-256 of what a device's report named `file` (l1, l3-48sm) depends on."""
-    name = file.partition("-")[0]
-    return sources(name, probe.plan(name).digest(file, device))
+    return sources(file.partition("-")[0], launches(file, device))
 
 
-@contextmanager
-def noted() -> Iterator[list[str]]:
-    """The launch rows, as JSON, of each digest that is made meanwhile."""
-    _NOTES.append([])
-    try:
-        yield _NOTES[-1]
-    finally:
-        _NOTES.pop()
+def launches(file: str, device: str) -> list[object]:
+    """A report's launch rows: plain values."""
+    return probe.plan(file.partition("-")[0]).digest(file, device)
 
 
 def toolchain() -> dict[str, str]:

@@ -1,7 +1,6 @@
 """How near a kernel comes to a plain read of the same bytes, and what the profiler says keeps it from that.
 
-One table for every probe: a probe says which rows it shows and which read stands beside each. `keeps` is the
-rule of its last column; it decides nothing, and neither do the targets of `Nearest`.
+A probe says which rows the table shows and which read stands beside each. Nothing here decides a verdict.
 """
 
 from __future__ import annotations
@@ -14,14 +13,10 @@ from probes.report import tables
 from probes.report.rows import Row
 from probes.verdict.intervals import Interval
 
-MEMORY = 0.90
-"""Of the DRAM rate that the large read reaches: from here on memory itself is the limit."""
-
-ISSUE = 0.60
-"""Of the schedulers' active cycles: from here on instructions are the limit."""
-
-ENDS_S = 5e-6
-"""What start and end of a launch take at most beside a plain read, and never more than the read itself."""
+MEMORY = 0.90  # of the DRAM rate that the large read reaches: from here on memory itself is the limit
+ISSUE = 0.60  # of the schedulers' active cycles: from here on instructions are the limit
+ENDS_S = 5e-6  # what start and end of a launch take at most, and never more than the plain read itself
+SEED = 0  # of the intervals here, which decide nothing
 
 
 def keeps(
@@ -29,8 +24,7 @@ def keeps(
 ) -> str:
     """What keeps a kernel from a plain read's time, in a few words; '' where the figures do not tell.
 
-    share: of the DRAM rate that a large read reaches; issue: of the schedulers' cycles; read_s: the plain
-    read's time, 0 for a kernel without weights. Latency is told by exclusion, so all figures are needed.
+    The arguments are as in `Figures`. Latency is told by exclusion, so all figures are needed.
     """
     if read_s and time_s <= read_s:
         return "nothing"
@@ -45,16 +39,9 @@ def keeps(
     return "stages wait for their sums" if ring else "latency"
 
 
-SEED = 0
-"""Of the intervals here, which decide nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """The fastest of some rows beside the fastest read of its bytes.
-
-    `found`: the read's time over its own.
-    """
+    """The fastest of some rows; `found`: the time of the fastest read of its bytes over its own."""
 
     row: Row
     found: Interval
@@ -79,10 +66,7 @@ class Nearest:
 def nearest(
     rows: Sequence[Row], reads: Sequence[Row], target: float | None, medians: bool = False
 ) -> Nearest | None:
-    """How near the fastest of `rows` comes; None where either was not measured.
-
-    medians: the fraction is that of the medians, as the row states it, and not that of the paired samples.
-    """
+    """How near the fastest of `rows` comes, by paired samples or (medians) as its row says; None: unknown."""
     if not rows or not reads:
         return None
     row, read = (min(some, key=lambda r: r.time_s or 0.0) for some in (rows, reads))
@@ -96,24 +80,20 @@ class Figures:
     """One kernel as the profiler saw it, and the plain read beside it."""
 
     row: Row
-    time_s: float
-    """Ours where there is one, else the profiler's; the read's is of the same clock."""
-    read_s: float | None
-    """A plain read of the same bytes; 0 for a kernel without weights, None where none was measured."""
-    reach: float | None
-    """DRAM throughput over its peak that the large read reaches."""
+    time_s: float  # ours where there is one, else the profiler's; the read's is of the same clock
+    read_s: float | None  # 0 for a kernel without weights, None where no read was measured
+    reach: float | None  # DRAM throughput over its peak that the large read reaches
     ceiling_gbps: float | None
-    ring: bool = False
-    """Whether copies fill its shared memory: the bytes that it may have in flight."""
+    ring: bool = False  # whether copies fill its shared memory
 
     @property
     def gbps(self) -> float:
-        """The profiler's bytes over its time."""
+        """DRAM bytes by the profiler over its time."""
         return (self.row.dram_bytes_read or 0) / (self.row.profiler_time_s or 1.0) / 1e9
 
     @property
     def of_ceiling(self) -> float | None:
-        """`gbps` over the large read's content rate."""
+        """`gbps` over the large read's rate."""
         return self.gbps / self.ceiling_gbps if self.ceiling_gbps else None
 
     @property
@@ -129,7 +109,6 @@ class Figures:
 
     @property
     def keeps(self) -> str:
-        """See `keeps` of this module."""
         return keeps(self.share, self.row.profiler_issue_fraction, self.time_s, self.read_s, self.ring)
 
 
@@ -150,7 +129,6 @@ def of_variants(rows: Sequence[Row], shown: Mapping[str, bool]) -> list[Figures]
 
 
 def table(found: Sequence[Figures], markdown: bool) -> str:
-    """A line each."""
     heads = ["case", "variant", "backend", "DRAM GB/s", "of ceiling", "DRAM", "issue", "in flight at most"]
     heads += ["time", "by the profiler", "beyond a plain read", "of same-bytes read", "kept from 1.00 by"]
     return tables.table(heads, [_cells(f) for f in found], markdown, left=[*heads[:3], heads[-1]])

@@ -1,13 +1,11 @@
 """Which instructions a compiled kernel holds, in order, by cuobjdump; and why one backend's takes longer.
 
-On sm_90 and later `griddepcontrol.wait` is ACQBULK, `griddepcontrol.launch_dependents` PREEXIT, an L2 bulk
-prefetch UBLKPF, a bulk copy into shared memory UBLKCP, a load from global memory LDG. Listings are cached
-beside the build, by their binary's hash. Counts are static: what stands in the kernel, not what was executed;
-both backends run the same paths, so a difference here is a difference there.
+Listings are cached by their binary's hash. Counts are static: what stands in a kernel, not what was executed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -16,12 +14,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from kernels_cu import build
+from kernels_numba import compile as numba_compile
 from probes.core.cache import cached
 from probes.core.types import BACKENDS, Backend, Unavailable
 from probes.engine import probe as protocol
 from probes.report.rows import Row
 
 WAIT, TRIGGER, PREFETCH, COPY, LOAD = "ACQBULK", "PREEXIT", "UBLKPF", "UBLKCP", "LDG"
+"""On sm_90 and later: griddepcontrol wait and launch_dependents, L2 bulk prefetch, bulk copy, global load."""
 
 _FUNCTION = re.compile(r"^\s*Function : (\w+)", re.MULTILINE)
 _LINE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
@@ -31,11 +32,9 @@ def find_cuobjdump() -> str:
     """The cuobjdump on PATH, or the one that the cu13 extra installed. Raises Unavailable."""
     found = shutil.which("cuobjdump")
     if not found:
-        try:
+        with contextlib.suppress(ImportError):
             from cuda.pathfinder import find_nvidia_binary_utility
-        except ImportError:
-            found = None
-        else:
+
             found = find_nvidia_binary_utility("cuobjdump")
     if not found:
         raise Unavailable("no cuobjdump on PATH and none from pip: install a CUDA toolkit, or the cu13 extra")
@@ -63,15 +62,8 @@ def opcodes(binary: Path) -> dict[str, list[str]]:
     return found
 
 
-def names(probe: str, arch: str, min_blocks: int = 0) -> set[str]:
-    """The kernels that a probe's C++ libraries hold. Raises Unavailable."""
-    return set(_library(probe, arch, min_blocks))
-
-
 def _library(probe: str, arch: str, min_blocks: int) -> dict[str, list[str]]:
     """Opcodes of every kernel of a probe's C++ libraries."""
-    from kernels_cu import build
-
     found: dict[str, list[str]] = {}
     for stem in protocol.table(probe).STEMS:
         found |= opcodes(build.library(f"{stem}.cu", arch, min_blocks))
@@ -85,8 +77,6 @@ def kernels(
     if backend == "cu":
         every = _library(probe, arch, min_blocks)
         return {n: every[n] for n in names}
-    from kernels_numba import compile as numba_compile
-
     wanted, made = set(names), dict[str, Path]()
     for stem in protocol.table(probe).STEMS:
         mine = sorted(wanted & set(numba_compile.names(stem)))
@@ -104,8 +94,7 @@ def count(ops: list[str], word: str) -> int:
     return sum(op.startswith(word) for op in ops)
 
 
-SLOWER = 1.05
-"""A Numba twin beyond this many times its C++ twin's time is explained in its row."""
+SLOWER = 1.05  # times its C++ twin's time: a Numba kernel beyond it is explained in its row
 
 
 def tally(ops: Sequence[str]) -> Counter[str]:
@@ -120,16 +109,14 @@ def difference(cu: Sequence[str], numba: Sequence[str], most: int = 4) -> str:
     ours, theirs = tally(numba), tally(cu)
     apart = sorted(set(ours) | set(theirs), key=lambda op: (-abs(ours[op] - theirs[op]), op))
     named = [f"{op} {ours[op]}/{theirs[op]}" for op in apart[:most] if ours[op] != theirs[op]]
-    return f"{ours.total()} instructions against {theirs.total()}" + (
-        f" ({', '.join(named)})" if named else ""
-    )
+    more = f" ({', '.join(named)})" if named else ""
+    return f"{ours.total()} instructions against {theirs.total()}{more}"
 
 
 def explain(probe: str, arch: str, rows: Sequence[Row], min_blocks: int = 0) -> None:
     """A note on every Numba row that takes more than SLOWER times its C++ one's time.
 
-    Rows whose variant is no kernel of its own (a dispatcher's choice, a plain read) are left alone; where no
-    disassembler is found, the first row says so.
+    The variant must be a kernel of its own. Where no disassembler is found, the first row says so.
     """
     cu_rows = {(r.group, r.variant): r for r in rows if r.backend == "cu" and r.time_s}
     try:
@@ -138,7 +125,7 @@ def explain(probe: str, arch: str, rows: Sequence[Row], min_blocks: int = 0) -> 
             if row.backend != "numba" or not row.time_s or not twin or not twin.time_s:
                 continue
             ratio, name = row.time_s / twin.time_s, f"{probe}_{row.variant}"
-            if ratio <= SLOWER or name not in names(probe, arch, min_blocks):
+            if ratio <= SLOWER or name not in _library(probe, arch, min_blocks):
                 continue
             cu, numba = (kernels(probe, [name], b, arch, min_blocks)[name] for b in BACKENDS)
             row.notes.append(f"{ratio:.2f} x its C++ twin: {difference(cu, numba)}")

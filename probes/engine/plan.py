@@ -1,7 +1,7 @@
 """A variant's launch on a device, and the row that it makes before anything is launched.
 
-`row` serves measured, predicted and skipped rows alike: resources come from the loaded kernel or from the
-recorded account, blocks per SM from the driver or from the rules of `device.occupancy`.
+Resources come from the loaded kernel or from the recorded account, blocks per SM from the driver or from
+`device.occupancy`.
 """
 
 from __future__ import annotations
@@ -19,29 +19,22 @@ from probes.report.rows import Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """One variant's launches: what every one of them shares."""
+    """What all launches of one variant share."""
 
     variant: Variant
-    kernel: str
-    """Symbol of the kernel whose registers and waves the row states: the one that reads the weights."""
+    kernel: str  # symbol of the one that reads the weights: the row states its registers and waves
     config: LaunchConfig
     content_bytes: int | None = None
     traffic_bytes: int | None = None
-    read: str = ""
-    """Name of the plain read that moves as many bytes, '' for none."""
+    read: str = ""  # name of the plain read that moves as many bytes
     note: str = ""
-    """What the row says of the launch, for people."""
     geometry: str = ""
-    ring: Ring | None = None
-    """A persistent grid's stages; its blocks are all to run at once where `together` says so."""
-    together: bool = False
-    in_flight_bytes: float = 0.0
-    """Weight bytes that a thread has asked for at a time."""
-    requested_bytes: int = 0
-    """Bytes asked of L1, repeats included."""
+    ring: Ring | None = None  # a persistent grid's stages
+    together: bool = False  # whether all its blocks must run at once
+    in_flight_bytes: float = 0.0  # weight bytes that a thread has asked for at a time
+    requested_bytes: int = 0  # bytes asked of L1, repeats included
     wavefronts: int | None = None
-    steps: tuple[Any, ...] = ()
-    """Of a chain: its launches."""
+    steps: tuple[Any, ...] = ()  # of a chain: its launches
 
     @property
     def chain(self) -> bool:
@@ -53,25 +46,31 @@ def described(
     probe: str, case: Case, planned: Planned, backend: Backend, source: Source, facts: DeviceFacts
 ) -> Row:
     """A row with its name and its bytes; no resources yet."""
-    v = planned.variant
-    return Row(
-        probe=probe, case=case.id, variant=v.name, backend=backend, source=source, device=facts.slug,
-        shape=[case.shape.od, case.shape.id] if case.shape else None, kv=case.kv,
-        content_bytes=planned.content_bytes, traffic_bytes=planned.traffic_bytes, l2_bytes=facts.l2_bytes,
-        counts=dict(case.counts) or None, role=v.role, of=v.of or None, geometry=planned.geometry or None,
-        sweep=case.sweep or None, notes=[planned.note] if planned.note else [],
-    )  # fmt: skip
+    row = _named(probe, case, planned.variant, backend, source, facts, planned)
+    row.geometry, row.notes = planned.geometry or None, [planned.note] if planned.note else []
+    return row
 
 
 def refused(
-    probe: str, case: Case, v: Variant, backend: Backend, source: Source, facts: DeviceFacts, why: str
-) -> Row:
-    """The row of what must not be launched here."""
+    probe: str, case: Case, v: Variant, backend: Backend, source: Source, facts: DeviceFacts, why: str,
+    planned: Planned | None = None,
+) -> Row:  # fmt: skip
+    """The row of what must not be launched here, with its bytes where its plan is known."""
+    row = _named(probe, case, v, backend, source, facts, planned)
+    row.skipped = why
+    return row
+
+
+def _named(
+    probe: str, case: Case, v: Variant, backend: Backend, source: Source, facts: DeviceFacts,
+    planned: Planned | None,
+) -> Row:  # fmt: skip
+    size, traffic = (planned.content_bytes, planned.traffic_bytes) if planned else (None, None)
     return Row(
         probe=probe, case=case.id, variant=v.name, backend=backend, source=source, device=facts.slug,
-        kv=case.kv, l2_bytes=facts.l2_bytes, counts=dict(case.counts) or None,
-        shape=[case.shape.od, case.shape.id] if case.shape else None, role=v.role, of=v.of or None,
-        sweep=case.sweep or None, skipped=why,
+        shape=[case.shape.od, case.shape.id] if case.shape else None, kv=case.kv, content_bytes=size,
+        traffic_bytes=traffic, l2_bytes=facts.l2_bytes, counts=dict(case.counts) or None, role=v.role,
+        of=v.of or None, sweep=case.sweep or None,
     )  # fmt: skip
 
 

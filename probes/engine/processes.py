@@ -1,7 +1,6 @@
-"""--processes N: the same run in N fresh processes, samples joined.
+"""--processes N: the same run in N fresh processes, one after another, samples joined.
 
-A process keeps its luck (allocation addresses, placement, clock state) for its whole life; more windows do
-not show it, another process does. The children run one after another.
+A process keeps its addresses, placement and clock state for life, so more windows do not show their effect.
 """
 
 from __future__ import annotations
@@ -21,21 +20,34 @@ from probes.report import store
 from probes.report.rows import Row
 from probes.verdict import intervals
 
-MEDIANS = ("event_loop_time_s", "overlap_s", "gain_per_interface_s", "load_balance")
-"""Figures of a joined row that are the median of the processes'."""
+# figures of a joined row that are the median of the processes'
+MEDIANS = ("event_loop_time_s", "overlap_s", "gain_per_interface_s", "load_balance", "sm_clock_hz")
 
 
 def child_argv(name: str, args: argparse.Namespace, out: Path) -> list[str]:
     """The parent's own flags, for a child that measures alone and writes to `out`."""
     argv: list[str] = ["--mode", "measure", "-q", "--json", str(out), "--md", str(out.with_suffix(".md"))]
     argv += ["--device", str(args.device), "--seed", str(args.seed), "--windows", str(args.windows)]
-    if args.blocks_per_sm is not None:
-        argv += ["--blocks-per-sm", str(args.blocks_per_sm)]
-    for flag, values in (("--backend", args.backend), ("--case", args.case)):
-        for value in values or ():
-            argv += [flag, value]
-    argv += probe.table(name).child_flags(args)
-    return [*argv, *(["--quick"] if args.quick else [])]
+    argv += ["--blocks-per-sm", str(args.blocks_per_sm)] if args.blocks_per_sm else []
+    argv += [word for backend in args.backend or () for word in ("--backend", backend)]
+    argv += [word for case in args.case or () for word in ("--case", case)]
+    return [*argv, *own_flags(name, args), *(["--quick"] if args.quick else [])]
+
+
+def own_flags(name: str, args: argparse.Namespace) -> list[str]:
+    """The flags that only this probe has, as they were given."""
+    parser = argparse.ArgumentParser(add_help=False)
+    probe.table(name).add_flags(parser)
+    argv: list[str] = []
+    for action in parser._actions:  # argparse has no public list of its flags
+        flag, value = action.option_strings[0], getattr(args, action.dest)
+        if action.nargs == 0:
+            argv += [flag] if value else []
+        elif isinstance(value, list) and action.nargs is None:  # a flag that is given again and again
+            argv += [x for v in value for x in (flag, str(v))]
+        elif value is not None:
+            argv += [flag, *map(str, value if isinstance(value, list) else [value])]
+    return argv
 
 
 def pooled(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> Iterator[list[Row]]:
@@ -59,7 +71,7 @@ def pooled(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> 
 
 
 def _child(name: str, args: argparse.Namespace, k: int, out: Path) -> list[Row]:
-    """One process' rows, with what it saw of its neighbours as a note. Raises Unavailable where it failed."""
+    """One process' rows, with what it saw of its neighbours as a note. Raises Unavailable."""
     command = [sys.executable, "-m", f"probes.{name}", *child_argv(name, args, out)]
     child = subprocess.run(command, capture_output=True, text=True)
     if child.returncode not in (0, 3):
@@ -80,14 +92,11 @@ def join(rows: list[Row]) -> Row:
     if not first.samples_s:
         return first
     first.samples_s = [t for r in rows for t in r.samples_s]
-    before = first.time_s or 1.0
+    before, length = first.time_s or 1.0, len(first.samples_s) // len(rows)
     first.time_s, first.time_s_p25, first.time_s_p75 = intervals.quartiles(first.samples_s)
     first.processes = len(rows)
-    length = len(first.samples_s) // len(rows)
     first.throttled_samples = [k + i * length for i, r in enumerate(rows) for k in r.throttled_samples]
     first.throttled = len(first.throttled_samples)
-    clocks = [r.sm_clock_hz for r in rows if r.sm_clock_hz]
-    first.sm_clock_hz = float(np.median(clocks)) if clocks else None
     if first.content_gbps:
         first.content_gbps *= before / first.time_s
     for name in MEDIANS:

@@ -1,6 +1,6 @@
 """--counters: the profiler's figures beside our own times.
 
-One profiled child per backend launches each arm once, or of a chain each kernel; its rows say in which order.
+A profiled child per backend launches each arm, or each kernel of a chain, once, in the order of its rows.
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ from probes.report.rows import Row
 
 
 def once(probe: str, bench: Bench, arms: Sequence[tuple[Spec, Arm]]) -> list[Row]:
-    """For the profiler.
-
-    Each arm launched once, in order, checked, and no timing of ours; a row per kernel.
-    """
+    """For the profiler: each arm launched once, in order, and checked, but not timed; a row per kernel."""
     rows = []
     with counters.window():
         for spec, arm in arms:
@@ -39,10 +36,7 @@ def once(probe: str, bench: Bench, arms: Sequence[tuple[Spec, Arm]]) -> list[Row
 def attach(
     name: str, args: argparse.Namespace, rows: Sequence[Row], tell: Callable[[str], None]
 ) -> list[Row]:
-    """Fill the profiler's figures of measured rows; a note where it refuses.
-
-    Returns the child's rows that `rows` lacks (a chain's kernels), with their figures.
-    """
+    """Fill in the profiler's figures, or a note where it refuses; the child's rows that `rows` lacks."""
     added: list[Row] = []
     known = {r.id: r for r in rows}
     for backend in dict.fromkeys(r.backend for r in rows if r.samples_s):
@@ -59,8 +53,7 @@ def attach(
             elif not row.samples_s:
                 continue
             row.dram_bytes_read, row.profiler_time_s = seen.dram_bytes_read, seen.time_s
-            row.profiler_dram_fraction = seen.dram_fraction
-            row.profiler_issue_fraction = seen.issue_fraction
+            row.profiler_dram_fraction, row.profiler_issue_fraction = seen.dram_fraction, seen.issue_fraction
     return added
 
 

@@ -1,13 +1,12 @@
-"""One run of one probe: rows measured or predicted, judged, and written as they come. The sequence is here.
+"""One run of one probe, and the only place that owns its sequence: rows are written as they come.
 
-measure   for each case: data and plans -> arms -> proofs -> times -> rows; then the sweeps; then verdicts
-predict   see engine.predict
+Measured: for each case data and plans -> arms -> proofs -> times -> rows; then the sweeps; then verdicts.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
@@ -16,7 +15,6 @@ from typing import Any
 
 from probes.core.types import BACKENDS, Backend, BadInput, Unavailable
 from probes.device import facts as profiles
-from probes.device.facts import DeviceFacts
 from probes.engine import arms as binding
 from probes.engine import digests, judge, machine_code, predict, probe, processes, profile, sweep
 from probes.engine.arms import Kernels
@@ -53,10 +51,10 @@ def places(name: str, args: argparse.Namespace, device: str) -> tuple[Path, Path
     text = Path(args.md) if args.md else rows.with_suffix(".md")
     if rows.resolve() == text.resolve():
         raise BadInput(f"rows and Markdown would both go to {rows}: give --json and --md two files")
-    kept = Path("out").resolve()
     for path in (rows, text):
         parent = path.resolve().parent
-        if not args.record and parent.parent == kept and parent.name not in ("runs", "build"):
+        inside = parent.parent == Path("out").resolve()
+        if inside and not args.record and parent.name not in ("runs", "build"):
             raise BadInput(f"{path} is a committed report's place, which only --record replaces")
     for path in (rows, text):
         store.check_writable(path)
@@ -71,7 +69,8 @@ def check(name: str, mode: str, args: argparse.Namespace) -> None:
         raise BadInput("--counters reads a GPU's counters, and this run would predict: it needs a GPU")
     bounds = {n: probe.table(n).BOUNDS_RECORDED for n in probe.names()}
     if mode == "predict" and args.blocks_per_sm and args.blocks_per_sm not in bounds[name]:
-        known = ", ".join(f"{n} alone is recorded for it, with {_or(b)}" for n, b in bounds.items() if b)
+        text = {n: " or ".join(map(str, b)) for n, b in bounds.items() if b}
+        known = ", ".join(f"{n} alone is recorded for it, with {b}" for n, b in text.items())
         raise BadInput(f"--blocks-per-sm {args.blocks_per_sm} compiles {name} anew and needs a GPU; {known}")
     for flag in ("quick", "case", "backend", "variant", "arm", "kv", "layout", "form"):
         if args.record and getattr(args, flag, None):
@@ -79,76 +78,59 @@ def check(name: str, mode: str, args: argparse.Namespace) -> None:
     probe.table(name).check_flags(args)
 
 
-def _or(values: tuple[int, ...]) -> str:
-    return " or ".join(map(str, values))
-
-
 def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], None]) -> Run:
     """Run one probe and write its reports as it goes. Raises ProbeError, WrongResult, KeyboardInterrupt."""
     check(name, mode, args)
-    steps: Iterator[list[Row]]
+    seen: dict[str, Any] = {}
     if mode == "measure":
         gpu = live.open_gpu(args.device)
         bench = Bench(gpu, args.seed, args.windows, tell, tuple(args.backend or BACKENDS))
-        facts, neighbours = gpu.facts, live.neighbours(args.device, own_context=True)
-        environment = gpu.environment
-        driver: str | None = f"{live.driver_version()} ({gpu.driver})"
+        facts = gpu.facts
+        seen = {
+            "neighbours": live.neighbours(args.device, own_context=True), "environment": gpu.environment,
+            "driver": f"{live.driver_version()} ({gpu.driver})",
+        }  # fmt: skip
         if args.processes > 1:
             steps = processes.pooled(name, args, tell)
         else:
             bench.reserve()
             steps = measured(name, bench, args)
+        seen["extra_versions"] = digests.toolchain()
     else:
-        facts, neighbours, driver = profiles.load(args.device_profile), [], None
-        environment = []
+        facts = profiles.load(args.device_profile)
         steps = predict.predicted(name, facts, args)
         steps = chain(list(islice(steps, 1)), steps)  # a mistake is told before anything is said
+    # of the device counts, sizes and rates, not where they come from
+    told = {k: v for k, v in asdict(facts).items() if k not in ("sources", "match") and v is not None}
     head = provenance.collect(
-        mode=mode, device=facts.slug, seed=args.seed, probes=(name,),
-        kernels_sha256=digests.report(probe.table(name).stem(args), facts.slug), driver=driver,
-        neighbours=neighbours, device_facts=described(facts), environment=environment,
-        extra_versions=digests.toolchain() if mode == "measure" else {},
+        mode=mode, device=facts.slug, seed=args.seed, probes=(name,), device_facts=told,
+        kernels_sha256=digests.report(probe.table(name).stem(args), facts.slug), **seen,
     )  # fmt: skip
     path, text = places(name, args, facts.slug)
-    done = Run(name, head)
     print(tables.first_line(head), end="\n\n", flush=True)
     # a committed report is replaced by a finished run only: until then the rows go to the runs folder
     working = Path(args.out) / path.name if args.record else path
     with store.ReportFile(working, head) as file:
         for rows in steps:
             file.add(*rows)
-            done.rows = file.rows
             shown = [r for r in rows if not r.sweep or r.role == "point"]
             if shown and not args.quiet and not args.once:
                 print(tables.case_table(shown), end="\n\n", flush=True)
         if mode == "measure" and not args.once:
-            file.add(*_afterwards(name, args, facts, file.rows, tell))
+            added = profile.attach(name, args, file.rows, tell) if args.counters else []
+            if not args.quick:
+                machine_code.explain(name, facts.arch, file.rows, args.blocks_per_sm or 0)
+            every, contests = [*file.rows, *added], probe.table(name).CONTESTS
+            file.add(*added, *judge.judge(every, contests, probe.analysis(name), args.seed))
             head.neighbours += [n for n in live.neighbours(args.device, True) if n not in head.neighbours]
-    done.rows = file.rows
     if args.record:
-        store.write_json(path, head, done.rows)
+        store.write_json(path, head, file.rows)
     if not args.once:
         part = probe.report(name)
-        extra = part.sections(done.rows, True) + part.plots(done.rows, text)  # drawn beside the report
+        extra = part.sections(file.rows, True) + part.plots(file.rows, text)  # drawn beside the report
         title = f"{name.upper()}: {probe.table(name).QUESTION}"
-        store.write_text(text, tables.document(title, head, done.rows, True, extra))
-    return done
-
-
-def _afterwards(
-    name: str, args: argparse.Namespace, facts: DeviceFacts, rows: list[Row], tell: Callable[[str], None]
-) -> list[Row]:
-    """Counters, what slows a Numba kernel, and the verdicts."""
-    added = profile.attach(name, args, rows, tell) if args.counters else []
-    if not args.quick:
-        machine_code.explain(name, facts.arch, rows, args.blocks_per_sm or 0)
-    contests = probe.table(name).CONTESTS
-    return added + judge.judge([*rows, *added], contests, probe.analysis(name), args.seed)
-
-
-def described(facts: DeviceFacts) -> dict[str, Any]:
-    """A device's facts for a report's head: counts, sizes and rates, not where they come from."""
-    return {k: v for k, v in asdict(facts).items() if k not in ("sources", "match") and v is not None}
+        store.write_text(text, tables.document(title, head, file.rows, extra))
+    return Run(name, head, file.rows)
 
 
 def load(name: str, bench: Bench, args: argparse.Namespace) -> dict[Backend, dict[str, Any]]:
@@ -161,9 +143,7 @@ def load(name: str, bench: Bench, args: argparse.Namespace) -> dict[Backend, dic
     if not table.alone(args):
         bench.compile(wanted, held)
     out: dict[Backend, dict[str, Any]] = {}
-    for backend in BACKENDS:
-        if args.backend and backend not in args.backend:
-            continue
+    for backend in _asked(args):
         try:
             mine: dict[str, Any] = {}
             for stem, symbols in wanted.items():
@@ -178,6 +158,10 @@ def load(name: str, bench: Bench, args: argparse.Namespace) -> dict[Backend, dic
         raise Unavailable("; ".join(bench.skipped.values()))
     bench.clock()  # every kernel is bound before a partition's context is current
     return out
+
+
+def _asked(args: argparse.Namespace, among: Iterable[Backend] = BACKENDS) -> list[Backend]:
+    return [b for b in among if not args.backend or b in args.backend]
 
 
 def measured(name: str, bench: Bench, args: argparse.Namespace) -> Iterator[list[Row]]:
@@ -200,31 +184,20 @@ def measured(name: str, bench: Bench, args: argparse.Namespace) -> Iterator[list
                 return
 
         def fit(symbol: str) -> dict[Backend, int]:
-            held = args.blocks_per_sm
             found = {b: k[symbol].blocks_per_sm(256) for b, k in kernels.items()}
-            return {b: min(n, held or n) for b, n in found.items()}
+            return {b: min(n, args.blocks_per_sm or n) for b, n in found.items()}
 
-        arms = probe.arms(name).make(bench, args, kernels, keep)
+        arms, sms = probe.arms(name).make(bench, args, kernels, keep), bench.gpu.facts.sms
         if not table.alone(args):
-            for case in table.cases(args, bench.gpu.facts.sms, fit):
+            for case in table.cases(args, sms, fit):
                 yield _case(name, arms, bench, case, kernels, args)
         for kind in () if args.once else table.sweeps(args):
-            yield from _sweep(name, kind, arms, bench, kernels, args, fit)
-
-
-def _sweep(
-    name: str, kind: str, arms: Arms, bench: Bench, kernels: Kernels, args: argparse.Namespace,
-    fit: probe.Fit,
-) -> Iterator[list[Row]]:  # fmt: skip
-    """A sweep over geometries, or over cases of its own: those are timed like any other, in fewer windows."""
-    table, part = probe.table(name), probe.plan(name)
-    for case in table.sweep_cases(kind, args, bench.gpu.facts.sms, fit):
-        variants = table.variants(args, case)
-        if not case.sweep:
-            yield from sweep.rows_of(name, part, arms, bench, kind, case, variants, kernels, args)
-            continue
-        windows = table.windows(kind, args)
-        yield _case(name, arms, replace(bench, windows=windows), case, kernels, args)
+            for case in table.sweep_cases(kind, args, sms, fit):
+                if case.sweep:  # a case of the sweep's own is timed like any other, in windows of its own
+                    yield _case(name, arms, replace(bench, windows=case.windows), case, kernels, args)
+                else:
+                    variants, part = table.variants(args, case), probe.plan(name)
+                    yield from sweep.rows_of(name, part, arms, bench, kind, case, variants, kernels, args)
 
 
 def _case(
@@ -238,27 +211,24 @@ def _case(
             material = arms.open(case, variants, stack)
         except Unavailable as error:
             return _all_refused(name, bench, args, case, str(error), tuple(mine))
-        found = binding.bind(name, probe.plan(name), arms, material, bench, case, variants, mine, args)
+        part = probe.plan(name)
+        bound, skipped = binding.bind(name, part, arms, material, bench, case, variants, mine, args)
         reads = arms.reads(material, list(mine))
-        if reads or any(s.planned.content_bytes for s, _ in found.arms):
-            reads = [*([] if case.sweep else bench.ceilings(case, list(mine))), *reads]
+        if not case.sweep and (reads or any(s.planned.content_bytes for s, _ in bound)):
+            reads = [*bench.ceilings(case, list(mine)), *reads]
         if args.once:
-            return arms.once(material, [*found.arms, *reads])
-        proofs = {s.name: arms.prove(material, s.planned, s) for s, _ in found.arms}
-        rows = bench.measure(name, [*found.arms, *reads], case.id)
-        for (spec, arm), row in zip([*found.arms, *reads], rows, strict=True):
+            return arms.once(material, [*bound, *reads])
+        proofs = {s.name: arms.prove(material, s.planned, s) for s, _ in bound}
+        rows = bench.measure(name, [*bound, *reads], case.id)
+        for (spec, arm), row in zip([*bound, *reads], rows, strict=True):
             if proof := proofs.get(spec.name):
                 row.overlap_s, row.load_balance = proof.overlap_s, proof.load_balance
                 row.missing, row.notes = proof.missing, [*row.notes, *proof.notes]
             arms.settle(material, spec.planned, arm, row, rows)
         rows += arms.more(material, variants)
-    return [*rows, *found.skipped, *_lost(name, bench, args, case)]
-
-
-def _lost(name: str, bench: Bench, args: argparse.Namespace, case: Case) -> list[Row]:
-    """A row for each backend that does not work here."""
-    first, facts = probe.table(name).variants(args, case)[0], bench.gpu.facts
-    return [refused(name, case, first, b, "measured", facts, why) for b, why in bench.skipped.items()]
+    lost = bench.skipped.items()  # the backends that do not work here: a row each
+    facts = bench.gpu.facts
+    return [*rows, *skipped, *(refused(name, case, variants[0], b, "measured", facts, w) for b, w in lost)]
 
 
 def _all_refused(
@@ -268,7 +238,6 @@ def _all_refused(
     """A skipped row per variant and backend."""
     return [
         refused(name, case, v, backend, "measured", bench.gpu.facts, why)
-        for backend in backends
-        if not args.backend or backend in args.backend
+        for backend in _asked(args, backends)
         for v in probe.table(name).variants(args, case)
     ]

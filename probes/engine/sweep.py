@@ -1,7 +1,6 @@
 """Launches swept over geometries: points timed in rounds, and what a tuning table should hold.
 
-A row is a point, `kernel@geometry`: timed, not judged. A point that makes the very launch of another is not
-timed twice. All of a sweep runs in the first backend that works (C++ unless --backend says otherwise).
+A row is a point, `kernel@geometry`: timed, not judged. A sweep runs in the first backend that works.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from probes.engine import arms as binding
 from probes.engine.arms import Kernels
 from probes.engine.bench import Bench, Spec
 from probes.engine.plan import Planned, refused
-from probes.engine.probe import Arms, Case, Plan, Variant
+from probes.engine.probe import Arms, Case, PlanPart, Variant
 from probes.gpu.kernels import Kernel
 from probes.gpu.timing import Arm
 from probes.report import tables
@@ -26,34 +25,28 @@ from probes.report.rows import Row
 
 WINDOWS = 4
 HEADS = ("fastest", "time", "of same-bytes read", "the next", "its time", "the table says", "its time")
-"""The columns of `cells`."""
-
-LEFT = (HEADS[0], HEADS[3], HEADS[5])
-"""Those of them that are words."""
-
+LEFT = (HEADS[0], HEADS[3], HEADS[5])  # those of the columns of `cells` that are words
 SAME = "the same launch as {}"
 
 
 def rows_of(
-    probe: str, part: Plan, arms: Arms, bench: Bench, kind: str, case: Case, variants: Sequence[Variant],
+    probe: str, part: PlanPart, arms: Arms, bench: Bench, kind: str, case: Case, variants: Sequence[Variant],
     kernels: Kernels, args: argparse.Namespace,
 ) -> Iterator[list[Row]]:  # fmt: skip
     """Rows of one case's points, round after round as the probe asks for them, and of the reads beside."""
-    quick = replace(bench, windows=WINDOWS)
+    quick, facts = replace(bench, windows=WINDOWS), bench.gpu.facts
     backend = next(iter(kernels))
     case = replace(case, sweep=kind)
+    found: list[Row] = []
     with ExitStack() as stack:
         try:
             material = arms.open(case, variants, stack)
         except Unavailable as error:
             v = Variant(name=kind, role="point")
-            yield [refused(probe, case, v, backend, "measured", bench.gpu.facts, str(error))]
+            yield [refused(probe, case, v, backend, "measured", facts, str(error))]
             return
-        found: list[Row] = []
-        while points := part.points(kind, case, bench.gpu.facts, args, found):
-            bound: list[tuple[Spec, Arm]] = []
-            skipped: list[Row] = []
-            seen: dict[object, str] = {}
+        while points := part.points(kind, case, facts, args, found):
+            bound, skipped, seen = list[tuple[Spec, Arm]](), list[Row](), dict[object, str]()
             for name, plan in points:
                 try:
                     planned = plan()
@@ -62,7 +55,7 @@ def rows_of(
                     bound.append(binding.made(arms, material, planned, case, kernel))
                 except Unavailable as error:
                     v = Variant(name=name, role="point", of=name.partition("@")[0] if "@" in name else "")
-                    skipped.append(refused(probe, case, v, backend, "measured", bench.gpu.facts, str(error)))
+                    skipped.append(refused(probe, case, v, backend, "measured", facts, str(error)))
             reads = [*bench.ceilings(case, [backend]), *arms.reads(material, [backend])]
             timed = quick.measure(probe, [*bound, *reads], case.id)
             for (spec, arm), row in zip([*bound, *reads], timed, strict=True):
@@ -75,8 +68,8 @@ def rows_of(
 def _admit(seen: dict[object, str], planned: Planned, name: str, bench: Bench, kernel: Kernel) -> None:
     """Unavailable with the reason for a SKIPPED row: too few blocks fit, or `seen` holds the very launch."""
     if not planned.steps:
-        fit, asked = binding.room(bench, kernel, planned), Geometry.parse(planned.geometry).blocks_per_sm
-        if fit < asked:
+        fit = binding.room(bench, kernel, planned)
+        if fit < Geometry.parse(planned.geometry).blocks_per_sm:
             raise Unavailable(f"only {fit} blocks of it fit on an SM")
     launch = (planned.variant.of, planned.ring, planned.config, planned.steps)
     same = seen.setdefault(launch, name)
@@ -96,21 +89,17 @@ def at(row: Row) -> Geometry:
 
 def fastest(rows: Sequence[Row], of: str) -> list[Row]:
     """The timed points of one kernel, fastest first."""
-    return sorted(
-        (r for r in rows if r.time_s and r.of == of and r.role == "point"), key=lambda r: r.time_s or 0.0
-    )
+    points = [r for r in rows if r.time_s and r.of == of and r.role == "point"]
+    return sorted(points, key=lambda r: r.time_s or 0.0)
 
 
 def cells(found: Sequence[Row], held: str | None) -> list[str]:
     """One kernel's points, fastest first, as cells: the best, the next, what the tuning table holds."""
-    first, second = found[0], found[1] if len(found) > 1 else None
-    share = tables.format_percent(first.fraction_of_same_bytes_read)
-    out = [first.geometry or "", tables.format_time(first.time_s), share]
-    out += [second.geometry or "", tables.format_time(second.time_s)] if second else ["", ""]
-    if held is None:
-        return [*out, "(no row)", ""]
-    row = next((r for r in found if r.geometry == held), None)
-    return [*out, held, tables.format_time(row.time_s) if row else ""]
+    (first, its_time), *rest = [(r.geometry or "", tables.format_time(r.time_s)) for r in found]
+    share = tables.format_percent(found[0].fraction_of_same_bytes_read)
+    by_geometry = dict(reversed([(first, its_time), *rest]))  # of equal ones the fastest stays
+    says = ["(no row)", ""] if held is None else [held, by_geometry.get(held, "")]
+    return [first, its_time, share, *(rest[0] if rest else ("", "")), *says]
 
 
 def section(

@@ -1,11 +1,11 @@
-"""The synthetic chains of L2: what 24 dependent launches must return, and what their kernels are made of.
+"""The synthetic chains of L2: what their dependent launches must return, and what their kernels are made of.
 
 stream   block b XORs the words of its 16 KiB tile, x, and stores (x ^ prev[last - b]) * mix + 1
 compute  thread i holds `words` words i * words + s; half of `iters` steps x * m + c; XOR with prev[last - i];
          the other steps; their sum
 
-All words are uint32, wrapping. prev is the predecessor's result read backwards, so that the blocks that
-start first need what was written last: a wait that is missing shows.
+All words are uint32, wrapping. The predecessor's result, prev, is read backwards: the blocks that start first
+need what was written last, so a missing wait shows.
 """
 
 from __future__ import annotations
@@ -18,22 +18,18 @@ from numpy.typing import NDArray
 
 U32: TypeAlias = NDArray[np.uint32]
 
-class Constants(NamedTuple):
+
+class ChainConstants(NamedTuple):
     """Compile-time constants that both kernel languages read."""
 
-    tile: int
-    """Bytes of one block's tile."""
-    narrow: int
-    """Words of a thread of `compute`."""
-    wide: int
-    """Words of a thread of `wide`: as many registers more."""
-    mix: int
-    """An odd factor."""
+    tile: int  # bytes of one block's tile
+    narrow: int  # words of a thread of `compute`
+    wide: int  # words of a thread of `wide`: as many registers more
+    mix: int  # an odd factor
 
 
-CONSTANTS: Final = Constants(tile=16384, narrow=4, wide=48, mix=0x9E3779B1)
-FACTOR, STEP = 1664525, 1013904223
-"""m and c of the compute chain's steps; any odd m keeps every word different."""
+CONSTANTS: Final = ChainConstants(tile=16384, narrow=4, wide=48, mix=0x9E3779B1)
+FACTOR, STEP = 1664525, 1013904223  # m and c of the compute chain; any odd m keeps every word different
 
 
 def start(words: int, seed: int) -> U32:
@@ -57,15 +53,11 @@ def steps(count: int) -> tuple[np.uint32, np.uint32]:
 
 
 def compute_fast(words: int, iters: int, prev: U32, launches: int) -> U32:
-    """Result of `launches` launches with `words` words a thread, u32[threads].
-
-    Compiled by Numba: the largest grids hold 400 million words a chain.
-    """
-    a, b = steps(iters // 2)
-    c, d = steps(iters - iters // 2)
+    """Result of `launches` launches with `words` words a thread, u32[threads]; Numba compiles the loop."""
+    factors = *steps(iters // 2), *steps(iters - iters // 2)
     for _ in range(launches):
         out = np.empty_like(prev)
-        _launch()(prev, out, words, a, b, c, d)
+        _launch()(prev, out, words, *factors)
         prev = out
     return prev
 

@@ -5,30 +5,25 @@ Both are exact integers, so a stream of bytes is checked to the bit like any oth
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.formats.layouts import Layout, Piece
+from probes.formats.layouts import COMPONENTS, Layout, Piece, pieces
+from probes.formats.q8 import U8
 
-READ_TILE_BYTES = 16384
-"""One block of the read kernel covers 256 threads x 4 loads x 16 bytes."""
+U32 = NDArray[np.uint32]
 
-U8: TypeAlias = NDArray[np.uint8]
-U32: TypeAlias = NDArray[np.uint32]
-
-_REPEATS = {"gguf": (2, 4), "group": (1, 1)}
-"""How many units load each ql and each qh byte, by unit order."""
+READ_TILE_BYTES = 16384  # one block of the read kernel: 256 threads x 4 loads x 16 bytes
+_REPEATS = {"gguf": (2, 4), "group": (1, 1)}  # how many units load each ql and each qh byte, by unit order
 
 
 def _component(packed: U8, piece: Piece, size: int, nbe: int, dtype: str) -> NDArray[Any]:
     """One component of every super-block, as words: [rows, nbe, size / word size]."""
-    rows = packed.shape[0]
-    start = piece.plane * nbe + piece.offset
-    view = np.lib.stride_tricks.as_strided(
-        packed[:, start:], (rows, nbe, size), (packed.strides[0], piece.block, 1), writeable=False
-    )
+    start = packed[:, piece.plane * nbe + piece.offset :]
+    strides = (packed.strides[0], piece.block, 1)
+    view = np.lib.stride_tricks.as_strided(start, (len(packed), nbe, size), strides, writeable=False)
     return np.ascontiguousarray(view).view(dtype)
 
 
@@ -51,31 +46,22 @@ def stream_sums(packed: U8, lay: Layout, nbe: int, x8: U8) -> U32:
 
     packed: u8[rows, stride] in layout `lay`; x8: pad40 activations, u8[nbe*8*40]. Returns u32[rows].
     """
-    ql_repeats, qh_repeats = _REPEATS[lay.order]
-    parts = (
-        (lay.ql, 128, "<u4", ql_repeats),
-        (lay.qh, 64, "<u4", qh_repeats),
-        (lay.sc, 16, "<u2", 1),
-        (lay.d, 2, "<u2", 8),
-    )
+    kinds = zip(("<u4", "<u4", "<u2", "<u2"), (*_REPEATS[lay.order], 1, 8), strict=True)
     total = np.zeros(packed.shape[0], np.uint64)
-    for piece, size, dtype, repeats in parts:
+    for piece, (_, _, size), (dtype, repeats) in zip(pieces(lay), COMPONENTS, kinds, strict=True):
         total += repeats * _component(packed, piece, size, nbe, dtype).sum(axis=(1, 2), dtype=np.uint64)
     units = x8.reshape(-1, 40)
-    activations = units[:, 4:].copy().view("<u4").sum(dtype=np.uint64) + units[:, :2].copy().view("<u2").sum(
-        dtype=np.uint64
-    )
-    sums: U32 = (total + activations).astype(np.uint32)
+    for part, dtype in ((units[:, 4:], "<u4"), (units[:, :2], "<u2")):
+        total += part.copy().view(dtype).sum(dtype=np.uint64)
+    sums: U32 = total.astype(np.uint32)
     return sums
 
 
 def read_xors(data: U8) -> U32:
     """XOR of the 32-bit words of each 16 KiB tile; the last tile may be short. u8[n] -> u32[tiles]."""
     whole = data.size // READ_TILE_BYTES * READ_TILE_BYTES
-    out: U32 = np.bitwise_xor.reduce(data[:whole].view("<u8").reshape(-1, READ_TILE_BYTES // 8), axis=1).view(
-        "<u4"
-    )
-    tiles: U32 = np.bitwise_xor.reduce(out.reshape(-1, 2), axis=1)
+    wide = np.bitwise_xor.reduce(data[:whole].view("<u8").reshape(-1, READ_TILE_BYTES // 8), axis=1)
+    tiles: U32 = np.bitwise_xor.reduce(wide.view("<u4").reshape(-1, 2), axis=1)
     if whole < data.size:
         tiles = np.append(tiles, np.bitwise_xor.reduce(data[whole:].view("<u4"))).astype(np.uint32)
     return tiles

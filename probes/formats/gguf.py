@@ -1,10 +1,8 @@
 """Weights out of a GGUF file, which may be damaged or hostile.
 
-The header is walked here with every count, length and offset checked against the file's size
-before it is used, so that no file makes this hang or allocate. The walk is our own because the
-gguf package's reader trusts the file and builds an array object for every metadata element: nine
-seconds for a 150 000-token vocabulary, against a quarter second here. The package supplies the
-tables of tensor types (name, values and bytes per block).
+Every count, length and offset of the header is checked against the file's size before it is used: no file
+makes this hang or allocate. The gguf package's own reader trusts the file, and takes nine seconds for a
+150 000-token vocabulary (a quarter second here); the package supplies the tables of tensor types.
 
 Every failure is one line, a BadInput that says what was wrong and the value received.
 """
@@ -12,40 +10,37 @@ Every failure is one line, a BadInput that says what was wrong and the value rec
 from __future__ import annotations
 
 import difflib
+import math
 import mmap
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probes.core.types import BadInput, Shape, Unavailable
-from probes.formats import q4k, q6k
+from probes.formats import kquant, q4k, q6k
+from probes.formats.q8 import U8
 
 VERSIONS = (2, 3)
 MAX_TENSORS = 1 << 16
 MAX_KEYS = 1 << 16
-MAX_STRINGS = 1 << 21
-"""Strings in all arrays together; the largest vocabularies have well under 2^20 with their merges."""
+MAX_STRINGS = 1 << 21  # in all arrays together; the largest vocabularies have under 2^20 with their merges
 MAX_NAME = 1024
-MAX_DEPTH = 4
-"""Arrays within arrays. ggml writes none."""
+MAX_DEPTH = 4  # arrays within arrays; ggml writes none
 MAX_DIMS = 4
 MAX_ALIGNMENT = 1 << 20
 
-_SCALAR = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of the scalar metadata types, by their number in the file."""
+_SCALAR = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes by metadata type
 _UINT32, _STRING, _ARRAY = 4, 8, 9
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor: `od` rows of `id` values (outer dimensions are folded into od), `bytes` in the file.
+    """One tensor: `od` rows of `id` values (outer dimensions folded into od), `bytes` at the file's `offset`.
 
-    `offset` is from the start of the file. A type newer than the gguf package reads as
-    "type N" with 0 bytes: its size is not known, and it cannot be read.
+    A type newer than the gguf package reads as "type N" with 0 bytes: it cannot be read.
     """
 
     name: str
@@ -69,19 +64,17 @@ class _Walker:
         """Move on by `count` bytes, returning where they start."""
         start = self.at
         if count > self.size - start:
-            raise self.bad(
-                f"truncated: {of} at byte {start} needs {count} bytes, {self.size - start} are left"
-            )
+            left = self.size - start
+            raise self.bad(f"truncated: {of} at byte {start} needs {count} bytes, {left} are left")
         self.at = start + count
         return start
 
     def number(self, code: str, of: str) -> int:
-        """One little-endian unsigned number; `code` is struct's I or Q."""
-        value: int = struct.unpack_from("<" + code, self.data, self.skip(4 if code == "I" else 8, of))[0]
-        return value
+        """One unsigned number; `code` is struct's I or Q."""
+        size = struct.calcsize("<" + code)
+        return int.from_bytes(self.data[self.skip(size, of) : self.at], "little")
 
     def text(self, of: str, limit: int) -> str:
-        """A short string, decoded."""
         length = self.number("Q", f"the length of {of}")
         if length > limit:
             raise self.bad(f"{of} at byte {self.at} claims {length} bytes, the limit is {limit}")
@@ -115,12 +108,11 @@ class _Walker:
 
 
 def _short(name: str) -> str:
-    """A name out of the file, quoted, on one line, and not too long."""
     return repr(name if len(name) <= 80 else name[:77] + "...")
 
 
 def _type_table() -> dict[int, tuple[str, int, int]]:
-    """Tensor types by number: (name, values per block, bytes per block). Unavailable without gguf."""
+    """Tensor types by number: (name, values per block, bytes per block)."""
     try:
         from gguf.constants import GGML_QUANT_SIZES
     except ImportError:
@@ -129,7 +121,6 @@ def _type_table() -> dict[int, tuple[str, int, int]]:
 
 
 def _walk(data: mmap.mmap, what: str, types: dict[int, tuple[str, int, int]]) -> list[TensorInfo]:
-    """The tensors of a mapped file, in its order, each checked."""
     walk = _Walker(data, what)
     if data[:4] != b"GGUF":
         raise walk.bad(f"not a GGUF file: it starts with {bytes(data[:4])!r}")
@@ -158,13 +149,12 @@ def _walk(data: mmap.mmap, what: str, types: dict[int, tuple[str, int, int]]) ->
             if kind != _UINT32:
                 raise walk.bad(f"general.alignment has type {kind}, it must be a 32-bit unsigned number")
             alignment = struct.unpack_from("<I", data, start)[0]
-            if alignment < 8 or alignment > MAX_ALIGNMENT or alignment & (alignment - 1):
-                raise walk.bad(
-                    f"general.alignment is {alignment}, not a power of two from 8 to {MAX_ALIGNMENT}"
-                )
+            if not 8 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
+                span = f"from 8 to {MAX_ALIGNMENT}"
+                raise walk.bad(f"general.alignment is {alignment}, not a power of two {span}")
     infos = [_tensor_info(walk, types, alignment) for _ in range(tensors)]
     base = -(-walk.at // alignment) * alignment
-    infos = [TensorInfo(t.name, t.type_name, t.od, t.id, t.bytes, base + t.offset) for t in infos]
+    infos = [replace(t, offset=base + t.offset) for t in infos]
     _check_places(walk, infos)
     return infos
 
@@ -179,13 +169,10 @@ def _tensor_info(walk: _Walker, types: dict[int, tuple[str, int, int]], alignmen
     if not 1 <= dims <= MAX_DIMS:
         raise walk.bad(f"{of} has {dims} dimensions, 1 to {MAX_DIMS} are possible")
     shape = [walk.number("Q", of) for _ in range(dims)]
-    kind = walk.number("I", of)
-    offset = walk.number("Q", of)
+    kind, offset = walk.number("I", of), walk.number("Q", of)
     if 0 in shape:
         raise walk.bad(f"{of} has the empty shape {shape}")
-    rows = 1
-    for extent in shape[1:]:
-        rows *= extent
+    rows = math.prod(shape[1:])
     if rows * shape[0] >= 1 << 48:
         raise walk.bad(f"{of} claims the shape {shape}, too many values")
     if offset % alignment:
@@ -199,17 +186,17 @@ def _tensor_info(walk: _Walker, types: dict[int, tuple[str, int, int]], alignmen
 
 
 def _check_places(walk: _Walker, infos: list[TensorInfo]) -> None:
-    """Every tensor within the file, none over another, no name twice."""
     end, before = 0, ""
     for info in sorted(infos, key=lambda t: t.offset):
-        if info.offset + info.bytes > walk.size:
+        last, name = info.offset + info.bytes, _short(info.name)
+        if last > walk.size:
             raise walk.bad(
-                f"tensor {_short(info.name)} lies at {info.offset}..{info.offset + info.bytes}, "
-                f"past the end of the file at {walk.size}; is the download complete?"
+                f"tensor {name} lies at {info.offset}..{last}, past the end of the file at {walk.size}; "
+                "is the download complete?"
             )
         if info.offset < end and info.bytes:
-            raise walk.bad(f"tensors {_short(before)} and {_short(info.name)} overlap at byte {info.offset}")
-        end, before = max(end, info.offset + info.bytes), info.name
+            raise walk.bad(f"tensors {_short(before)} and {name} overlap at byte {info.offset}")
+        end, before = max(end, last), info.name
     names: set[str] = set()
     for info in infos:
         if info.name in names:
@@ -225,23 +212,22 @@ def tensors(path: str | os.PathLike[str]) -> list[TensorInfo]:
     """
     types = _type_table()
     file = Path(path)
-    what = str(file)
     try:
         if not file.is_file():
-            raise BadInput(f"{what}: {'not a regular file' if file.exists() else 'no such file'}")
+            raise BadInput(f"{file}: {'not a regular file' if file.exists() else 'no such file'}")
         with file.open("rb") as stream:
             if os.fstat(stream.fileno()).st_size == 0:
-                raise BadInput(f"{what}: the file is empty")
+                raise BadInput(f"{file}: the file is empty")
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _walk(data, what, types)
+                return _walk(data, str(file), types)
     except (OSError, ValueError) as error:
-        raise BadInput(f"{what}: cannot be read: {error}") from None
+        raise BadInput(f"{file}: cannot be read: {error}") from None
 
 
-_FORMATS = {"Q6_K": (q6k.BLOCK, q6k.check_scales), "Q4_K": (q4k.BLOCK, q4k.check_scales)}
+_FORMATS = {"Q6_K": q6k.FORM, "Q4_K": q4k.FORM}
 
 
-def read(path: str | os.PathLike[str], name: str, type_name: str = "Q6_K") -> tuple[NDArray[np.uint8], Shape]:
+def read(path: str | os.PathLike[str], name: str, type_name: str = "Q6_K") -> tuple[U8, Shape]:
     """The bytes of tensor `name` as (u8[od, row_bytes], Shape); `type_name` is "Q6_K" or "Q4_K".
 
     Raises BadInput as `tensors` does, and for a name that is not there (close ones are offered),
@@ -257,15 +243,14 @@ def read(path: str | os.PathLike[str], name: str, type_name: str = "Q6_K") -> tu
     if found.type_name != type_name:
         raise BadInput(f"{what} is {found.type_name}, not {type_name}; {_offer(name, infos, type_name)}")
     shape = Shape(found.od, found.id)
-    block, check = _FORMATS[type_name]
     try:
         raw = np.fromfile(path, np.uint8, found.bytes, offset=found.offset)
     except OSError as error:
         raise BadInput(f"{what} cannot be read: {error}") from None
     if raw.size != found.bytes:
         raise BadInput(f"{what} ends after {raw.size} of {found.bytes} bytes; did the file change?")
-    raw = raw.reshape(shape.od, shape.nbe * block)
-    check(raw, what)
+    raw = raw.reshape(shape.od, shape.nbe * _FORMATS[type_name].block)
+    kquant.check_scales(raw, what, _FORMATS[type_name])
     return raw, shape
 
 

@@ -1,7 +1,6 @@
 """The 13 kernels of a decode layer in NumPy float32, each with its order of operations: the oracle of L2.
 
-Every operation rounds to float32 by itself (no FMA); `butterfly` is the XOR butterfly of 32 lanes with
-offsets 16, 8, 4, 2, 1; a maximum and an integer sum are exact in any order. Sizes are those of `Layer`.
+Every operation rounds to float32 by itself (no FMA). The butterfly is that of `reduction`.
 
     rms_quantise      sum of squares in the reference order (256 threads, thread t takes t, t + 256, …), then
                       r = 1 / sqrt(sum / n + eps), y = (x * r) * gamma, then q8
@@ -12,9 +11,9 @@ offsets 16, 8, 4, 2, 1; a maximum and an integer sum are exact in any order. Siz
                       acc = even positions ascending from 0, odd ones ascending from 0, even + odd
     attention_combine M = max of m; w = exp(m - M); L = sum of l*w, A = sum of acc*w, splits ascending from 0;
                       A / L
-    quantise, swiglu_quantise, add   elementwise; q8 as in probes.core.q8
+    quantise, swiglu_quantise, add   elementwise; q8 and exp as in the modules of those names
 
-exp is the fixed sequence of probes.core.swiglu. The KV cache is f16.
+The KV cache is f16.
 """
 
 from __future__ import annotations
@@ -26,33 +25,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probes.core.types import BadInput, Shape
-from probes.formats import q4k, q6k, q8
-from probes.formats.reduction import reduce_units
+from probes.formats import kquant, q4k, q6k, q8
+from probes.formats.q8 import F32, U8
+from probes.formats.reduction import butterfly, reduce_units
 from probes.formats.swiglu import exp, swiglu
 
-F32: TypeAlias = NDArray[np.float32]
 F16: TypeAlias = NDArray[np.float16]
-U8: TypeAlias = NDArray[np.uint8]
+Buffers: TypeAlias = dict[str, NDArray[Any]]
 
 
 class Constants(NamedTuple):
     """Compile-time sizes that both kernel languages read."""
 
-    head: int
-    """Values of one head."""
-    group: int
-    """Query heads that share one KV head."""
-    chunk: int
-    """Positions of one attention split."""
-    part: int
-    """Floats of one split's result: `head` sums, then m, l and two zeros."""
+    head: int  # values of one head
+    group: int  # query heads that share one KV head
+    chunk: int  # positions of one attention split
+    part: int  # floats of one split's result: `head` sums, then m, l and two zeros
 
 
 CONSTANTS: Final = Constants(head=128, group=5, chunk=64, part=132)
 
 EPS: Final = float(np.float32(1e-6))
-SCALE: Final = float(np.float32(1.0 / np.sqrt(128.0)))
-"""1 / sqrt(head) as a float32."""
+SCALE: Final = float(np.float32(1.0 / np.sqrt(128.0)))  # 1 / sqrt(head) as a float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +59,11 @@ class Layer:
 
     @property
     def heads(self) -> int:
-        """Query heads."""
         return self.kv_heads * CONSTANTS.group
 
     @property
     def kv_values(self) -> int:
-        """Values of one position's keys (or values)."""
+        """Values of one position's keys, or values."""
         return self.kv_heads * CONSTANTS.head
 
     @property
@@ -95,8 +88,7 @@ class Layer:
 
 
 LAYER_14B: Final = Layer()
-TINY: Final = Layer(hidden=512, ffn=256, kv_heads=2)
-"""A small layer of the same structure, for tests without a GPU."""
+TINY: Final = Layer(hidden=512, ffn=256, kv_heads=2)  # of the same structure, for tests without a GPU
 
 
 def splits(kv: int) -> int:
@@ -104,19 +96,9 @@ def splits(kv: int) -> int:
     return -(-kv // CONSTANTS.chunk)
 
 
-def butterfly(lanes: F32) -> F32:
-    """Sum f32[..., 32] over lanes by the XOR butterfly, f32[...]."""
-    offset = lanes.shape[-1] // 2
-    while offset:
-        lanes = lanes[..., :offset] + lanes[..., offset : 2 * offset]
-        offset //= 2
-    return lanes[..., 0]
-
-
 def rms(x: F32, gamma: F32, eps: float = EPS) -> F32:
     """(x * r) * gamma of x f32[n], r = 1 / sqrt(sum(x*x) / n + eps)."""
-    total = reduce_units((x * x)[None, :])[0]
-    mean = total / np.float32(x.size)
+    mean = reduce_units((x * x)[None, :])[0] / np.float32(x.size)
     r = np.float32(1.0) / np.sqrt(mean + np.float32(eps))
     return np.asarray((x * r) * gamma, np.float32)
 
@@ -151,11 +133,7 @@ def rope_store(qkv: F32, table: F32, layer: Layer = LAYER_14B) -> tuple[F32, F16
     """Rotated queries f32[heads * 128], and the new key and value f16[kv_heads, 128]."""
     d = CONSTANTS.head
     q, k, v = np.split(qkv.reshape(-1, d), [layer.heads, layer.heads + layer.kv_heads])
-    return (
-        rotate(q, table).reshape(-1),
-        rotate(k, table).astype(np.float16),
-        v.astype(np.float16),
-    )
+    return rotate(q, table).reshape(-1), rotate(k, table).astype(np.float16), v.astype(np.float16)
 
 
 def attention_split(q: F32, cache: F16, kv: int, scale: float = SCALE) -> F32:
@@ -170,7 +148,7 @@ def attention_split(q: F32, cache: F16, kv: int, scale: float = SCALE) -> F32:
     out = np.zeros((kv_heads * c.group, n, c.part), np.float32)
     valid = np.arange(n * c.chunk) < kv
     for head in range(kv_heads * c.group):
-        keys, values = (cache[k, head // c.group].astype(np.float32) for k in (0, 1))
+        keys, values = cache[:, head // c.group].astype(np.float32)
         product = keys.reshape(kv, 32, 4) * q.reshape(-1, 32, 4)[head]
         lanes = product[..., 0]
         for k in range(1, 4):
@@ -194,14 +172,12 @@ def attention_split(q: F32, cache: F16, kv: int, scale: float = SCALE) -> F32:
 def attention_combine(parts: F32) -> F32:
     """Attention output f32[heads * 128] of attention_split's parts f32[heads, splits, 132]."""
     d = CONSTANTS.head
-    m, mass = parts[:, :, d], parts[:, :, d + 1]
-    w = exp(m - m.max(axis=1)[:, None])
-    total = np.zeros(parts.shape[0], np.float32)
-    acc = np.zeros((parts.shape[0], d), np.float32)
+    m = parts[:, :, d]
+    weighted = parts[:, :, : d + 2] * exp(m - m.max(axis=1)[:, None])[..., None]
+    total = np.zeros_like(weighted[:, 0])
     for s in range(parts.shape[1]):
-        total += mass[:, s] * w[:, s]
-        acc += parts[:, s, :d] * w[:, s, None]
-    return np.asarray(acc / total[:, None], np.float32).reshape(-1)
+        total += weighted[:, s]
+    return np.asarray(total[:, :d] / total[:, d + 1 :], np.float32).reshape(-1)
 
 
 def weights(shape: Shape, seed: int, kind: str) -> U8:
@@ -210,17 +186,13 @@ def weights(shape: Shape, seed: int, kind: str) -> U8:
     Every byte is random except d and dmin: a subnormal f16 of random sign, n to 2n - 1 units of 2^-24, with
     n such that a row's dot with values of size 1 has a size of about 1 at 14B's widths.
     """
-    at: tuple[int, ...]
-    if kind == "q4_K":
-        raw, block, least, at = q4k.random_raw(shape, seed), q4k.BLOCK, 512, (0, 2)
-    elif kind == "q6_K":
-        raw, block, least, at = q6k.random_raw(shape, seed), q6k.BLOCK, 64, (208,)
-    else:
+    if kind not in ("q4_K", "q6_K"):
         raise BadInput(f"weights are q4_K or q6_K, got {kind!r}")
+    form, least = (q4k.FORM, 512) if kind == "q4_K" else (q6k.FORM, 64)
+    raw, size = kquant.random_raw(shape, seed, form), (shape.od, shape.nbe)
     rng = np.random.default_rng(seed)
-    size = (shape.od, shape.nbe)
-    blocks = raw.reshape(*size, block)
-    for offset in at:
+    blocks = raw.reshape(*size, form.block)
+    for offset in form.scales.values():
         bits = rng.integers(least, 2 * least, size, dtype=np.uint16)
         bits |= rng.integers(0, 2, size, dtype=np.uint16) << np.uint16(15)
         blocks[:, :, offset : offset + 2] = bits.astype("<u2")[..., None].view(np.uint8)
@@ -235,14 +207,12 @@ class Data:
     o: U8
     gate_up: U8
     down: U8
-    gamma: F32
-    """f32[2, hidden]: before attention, before the feed-forward part."""
-    hidden: F32
-    """The first layer's input, f32[hidden]."""
+    gamma: F32  # f32[2, hidden]: before attention, before the feed-forward part
+    hidden: F32  # the first layer's input, f32[hidden]
 
 
 def data(layer: Layer, seed: int) -> Data:
-    """Seeded weights and input of a layer; the same seed gives the same bytes."""
+    """Seeded weights and input of a layer."""
     rng = np.random.default_rng(seed)
     return Data(
         weights(layer.qkv, seed + 1, "q4_K"),
@@ -256,20 +226,17 @@ def data(layer: Layer, seed: int) -> Data:
 
 def cache(layer: Layer, kv: int, seed: int) -> F16:
     """A seeded KV cache f16[2, kv_heads, kv, 128] of unit-sized values."""
-    rng = np.random.default_rng(seed)
     shape = (2, layer.kv_heads, kv, CONSTANTS.head)
-    return rng.standard_normal(shape, dtype=np.float32).astype(np.float16)
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32).astype(np.float16)
 
 
-def run_layer(
-    d: Data, kv_cache: F16, h: F32, table: F32, layer: Layer = LAYER_14B
-) -> dict[str, NDArray[Any]]:
+def run_layer(d: Data, kv_cache: F16, h: F32, table: F32, layer: Layer = LAYER_14B) -> Buffers:
     """All 13 kernels in order on input h f32[hidden]; every buffer by name.
 
     `kv_cache` gains the last position, in place, as the kernels do.
     """
     kv = kv_cache.shape[2]
-    out: dict[str, NDArray[Any]] = {}
+    out: Buffers = {}
     out["x8"] = rms_quantise(h, d.gamma[0])
     out["qkv"] = q4k.reference(d.qkv, out["x8"])
     out["q"], kv_cache[0, :, kv - 1], kv_cache[1, :, kv - 1] = rope_store(out["qkv"], table, layer)

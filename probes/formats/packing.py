@@ -1,8 +1,7 @@
 """Packing q6_K weights into a layout and back, by the layout's row alone.
 
-Small matrices go through plain NumPy, which is also the definition the compiled form is tested
-against. Larger ones go through a loop that Numba compiles for the CPU at hand (0.8 s, once), at 0.6 of
-the speed of a plain copy on the same threads (padded, dpl) or 0.4 (gs, gpl).
+Small matrices go through plain NumPy: the definition that the compiled form is tested against. Larger ones go
+through a loop that Numba compiles in 0.8 s, at 0.6 of a plain copy's speed (padded, dpl) or 0.4 (gs, gpl).
 """
 
 from __future__ import annotations
@@ -20,23 +19,21 @@ from numpy.typing import NDArray
 from probes.core.types import BadInput
 from probes.formats import q6k
 from probes.formats.layouts import BLOCK_BYTES, COMPONENTS, Layout, check_stride, pieces
+from probes.formats.q8 import U8
 
-ALIGN = 64
-"""Alignment in bytes of a matrix that `pack` allocates."""
+ALIGN = 64  # bytes, of a matrix that `pack` allocates
+NUMPY_MAX_BYTES = 4 << 20  # up to here NumPy packs faster than Numba takes to be imported and to compile
 
-NUMPY_MAX_BYTES = 4 << 20
-"""Up to here plain NumPy packs faster than Numba takes to be imported and to compile."""
-
-
-SIZES = np.array([size for _, _, size in COMPONENTS], np.uint64)
-"""Bytes of a super-block's ql, qh, sc and d."""
+SIZES = np.array([size for _, _, size in COMPONENTS], np.uint64)  # bytes of a super-block's ql, qh, sc and d
 
 WORDS = {"gguf": np.array([8, 4, 4, 1], np.uint64), "group": np.array([4, 8, 1, 2], np.uint64)}
 """Where a chunk's 4-byte words lie, by unit order: in ql the steps per h and per i of word [h][i][4], whose
 nibbles are units h and 2 + h (gguf) or values 16i on (group); in qh those per half and per word of four."""
 
+_PAIRS = np.array([0, 2, 4, 6], np.uint8)  # bits below each pair of bits of a byte
+
+# what `addresses` says of a row in GGUF order
 GGUF = np.array([v for _, offset, _ in COMPONENTS for v in (offset, BLOCK_BYTES)], np.uint64)
-"""What `addresses` says of a row in GGUF order."""
 
 
 def addresses(lay: Layout, nbe: int) -> NDArray[np.uint64]:
@@ -44,14 +41,11 @@ def addresses(lay: Layout, nbe: int) -> NDArray[np.uint64]:
     return np.array([v for p in pieces(lay) for v in (p.plane * nbe + p.offset, p.block)], np.uint64)
 
 
-def pack(
-    raw: NDArray[np.uint8], lay: Layout, out: NDArray[np.uint8] | None = None, threads: int | None = None
-) -> NDArray[np.uint8]:
+def pack(raw: U8, lay: Layout, out: U8 | None = None, threads: int | None = None) -> U8:
     """Weights in GGUF order u8[od, nbe * 210] to `lay`, u8[od, stride]; unused bytes are 0.
 
-    `out` must be C-contiguous with a legal stride; without it a matrix aligned to 64 bytes is
-    allocated, the only memory beyond `raw` that this needs. `threads` defaults to the CPUs this
-    process may use. Raises BadInput for shapes that do not fit.
+    `out` must be C-contiguous with a legal stride; without it a matrix aligned to 64 bytes is allocated.
+    `threads` defaults to the CPUs this process may use. Raises BadInput for shapes that do not fit.
     """
     od, nbe = len(raw), _rows(raw, BLOCK_BYTES, "q6_K rows")
     if out is None:
@@ -67,7 +61,7 @@ def pack(
     return out
 
 
-def unpack(packed: NDArray[np.uint8], lay: Layout, nbe: int, threads: int | None = None) -> NDArray[np.uint8]:
+def unpack(packed: U8, lay: Layout, nbe: int, threads: int | None = None) -> U8:
     """The inverse of `pack`: `lay` u8[od, stride] to GGUF order, u8[od, nbe * 210]."""
     _rows(packed, 1, "packed rows")
     check_stride(lay, nbe, packed.shape[1])
@@ -78,17 +72,16 @@ def unpack(packed: NDArray[np.uint8], lay: Layout, nbe: int, threads: int | None
     return raw
 
 
-def _rows(matrix: NDArray[np.uint8], multiple: int, what: str) -> int:
+def _rows(matrix: U8, multiple: int, what: str) -> int:
     """Row length of `matrix` in units of `multiple` bytes; BadInput unless u8[od > 0, multiple * n > 0]."""
     if matrix.dtype != np.uint8 or matrix.ndim != 2 or 0 in matrix.shape or matrix.shape[1] % multiple:
-        raise BadInput(
-            f"{what} must be uint8[rows, a multiple of {multiple}], got {matrix.dtype} {matrix.shape}"
-        )
+        got = f"{matrix.dtype} {matrix.shape}"
+        raise BadInput(f"{what} must be uint8[rows, a multiple of {multiple}], got {got}")
     return int(matrix.shape[1]) // multiple
 
 
-def _empty(rows: int, row_bytes: int) -> NDArray[np.uint8]:
-    """u8[rows, row_bytes], C-contiguous, aligned to 64 bytes, its content undefined."""
+def _empty(rows: int, row_bytes: int) -> U8:
+    """u8[rows, row_bytes], C-contiguous and aligned."""
     store = np.empty(rows * row_bytes + ALIGN, np.uint8)
     skip = -store.ctypes.data % ALIGN
     return store[skip : skip + rows * row_bytes].reshape(rows, row_bytes)
@@ -101,14 +94,7 @@ def _in_parts(work: Callable[[int, int], None], rows: int, row_bytes: int) -> No
         work(first, min(first + step, rows))
 
 
-def _compiled(
-    packing: bool,
-    lay: Layout,
-    source: NDArray[np.uint8],
-    target: NDArray[np.uint8],
-    nbe: int,
-    threads: int | None,
-) -> bool:
+def _compiled(packing: bool, lay: Layout, source: U8, target: U8, nbe: int, threads: int | None) -> bool:
     """Move all rows with the compiled loop, on `threads` threads; False where Numba is not there."""
     try:
         rows = compiled()
@@ -128,7 +114,7 @@ def _compiled(
         rows(source.reshape(-1), *here, target.reshape(-1), *there, *sizes, *span, *scratch)
 
     count = len(source)
-    workers = min(max(1, threads if threads is not None else cpus()), count)
+    workers = min(max(1, cpus() if threads is None else threads), count)
     move(0, 1)  # compiles before any thread starts
     edges = [count * i // workers for i in range(workers + 1)]
     with ThreadPoolExecutor(workers) as pool:
@@ -210,12 +196,10 @@ def compiled() -> Callable[..., None]:
 
 def cpus() -> int:
     """CPUs this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _views(packed: NDArray[np.uint8], lay: Layout, nbe: int) -> list[NDArray[np.uint8]]:
+def _views(packed: U8, lay: Layout, nbe: int) -> list[U8]:
     """ql u8[rows, nbe, 128], qh [.., 64], sc [.., 16] and d [.., 2] of a packed matrix, as views."""
     views = []
     for (_, _, size), piece in zip(COMPONENTS, pieces(lay), strict=True):
@@ -226,8 +210,7 @@ def _views(packed: NDArray[np.uint8], lay: Layout, nbe: int) -> list[NDArray[np.
     return views
 
 
-def _pack_numpy(raw: NDArray[np.uint8], lay: Layout, out: NDArray[np.uint8], nbe: int) -> None:
-    """`pack` in plain NumPy: the definition that the compiled form is tested against."""
+def _pack_numpy(raw: U8, lay: Layout, out: U8, nbe: int) -> None:
     blocks = raw.reshape(len(raw), nbe, BLOCK_BYTES)
     out[:] = 0
     targets = _views(out, lay, nbe)
@@ -238,13 +221,11 @@ def _pack_numpy(raw: NDArray[np.uint8], lay: Layout, out: NDArray[np.uint8], nbe
     q = q6k.decode_values(raw).view(np.uint8).reshape(len(raw), nbe, 8, 32)
     low = (q[..., :16] & 15) | (q[..., 16:] << 4)
     targets[0][...] = low.reshape(len(raw), nbe, 128)
-    high = (q >> 4).reshape(len(raw), nbe, 8, 2, 4, 4)  # unit, half, j, k
-    high = high[..., 0, :] | (high[..., 1, :] << 2) | (high[..., 2, :] << 4) | (high[..., 3, :] << 6)
-    targets[1][...] = high.reshape(len(raw), nbe, 64)
+    high = (q >> 4).reshape(len(raw), nbe, 8, 2, 4, 4) << _PAIRS[:, None]  # unit, half, j, k
+    targets[1][...] = np.bitwise_or.reduce(high, -2).reshape(len(raw), nbe, 64)
 
 
-def _unpack_numpy(packed: NDArray[np.uint8], lay: Layout, raw: NDArray[np.uint8], nbe: int) -> None:
-    """`unpack` in plain NumPy."""
+def _unpack_numpy(packed: U8, lay: Layout, raw: U8, nbe: int) -> None:
     rows = len(packed)
     blocks = raw.reshape(rows, nbe, BLOCK_BYTES)
     sources = _views(packed, lay, nbe)
@@ -257,6 +238,5 @@ def _unpack_numpy(packed: NDArray[np.uint8], lay: Layout, raw: NDArray[np.uint8]
     ql = nibbles[:, :, :, 0] | (nibbles[:, :, :, 1] << 4)
     blocks[:, :, :128] = ql.reshape(rows, nbe, 128)
     units = sources[1].reshape(rows, nbe, 2, 4, 2, 1, 4)  # chunk, g, half, (j), k
-    high = (units >> np.array([0, 2, 4, 6], np.uint8)[:, None]) & 3
-    qh = high[:, :, :, 0] | (high[:, :, :, 1] << 2) | (high[:, :, :, 2] << 4) | (high[:, :, :, 3] << 6)
-    blocks[:, :, 128:192] = qh.reshape(rows, nbe, 64)
+    high = (units >> _PAIRS[:, None]) & 3
+    blocks[:, :, 128:192] = np.bitwise_or.reduce(high << _PAIRS.reshape(4, 1, 1, 1), 3).reshape(rows, nbe, 64)

@@ -1,23 +1,27 @@
 """q8 activations in the "pad40" form: 40 bytes for every 32 values.
 
-Per 32 values: float16 scale `d` at 0, two zero bytes, 32 int8 `q` at 4, the int32 sum of `q` at
-36. Value = d * q. The sum stands ready for formats with a minimum or an offset per block.
+Float16 scale `d` at 0, two zero bytes, 32 int8 `q` at 4, the int32 sum of `q` at 36. Value = d * q. The sum
+stands ready for formats with a minimum or an offset per block.
 """
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probes.core.types import QK_K, UNIT, BadInput
 
-PAD40 = 40
-"""Bytes of one block of 32 activations."""
+U8: TypeAlias = NDArray[np.uint8]
+F32: TypeAlias = NDArray[np.float32]
+F64: TypeAlias = NDArray[np.float64]
 
+PAD40 = 40  # bytes of one block of 32 activations
 _BLOCK = np.dtype([("d", "<f2"), ("pad", "<u2"), ("q", "i1", (UNIT,)), ("sum", "<i4")])
 
 
-def quantise(x: NDArray[np.float32]) -> NDArray[np.uint8]:
+def quantise(x: F32) -> U8:
     """Quantise `x` f32[id] (id % 32 == 0) to u8[id // 32 * 40].
 
     Per block, each step rounded to float32: d = max|x| / 127; r = 1 / d (0 where d is 0);
@@ -41,8 +45,8 @@ def quantise(x: NDArray[np.float32]) -> NDArray[np.uint8]:
         inverse = np.float32(1.0) / d
         stored = d.astype(np.float16)
     inverse[d == 0] = 0.0
-    too_big, too_small = np.isinf(stored), np.isinf(inverse)
-    for broken, why in ((too_big, "does not fit float16"), (too_small, "has no float32 inverse")):
+    for limit, why in ((stored, "does not fit float16"), (inverse, "has no float32 inverse")):
+        broken = np.isinf(limit)
         if broken.any():
             b = int(np.argmax(broken))
             span = f"{b * UNIT}..{b * UNIT + UNIT - 1}"
@@ -54,7 +58,7 @@ def quantise(x: NDArray[np.float32]) -> NDArray[np.uint8]:
     return out.view(np.uint8)
 
 
-def unpack(x8: NDArray[np.uint8]) -> tuple[NDArray[np.float16], NDArray[np.int8], NDArray[np.int32]]:
+def unpack(x8: U8) -> tuple[NDArray[np.float16], NDArray[np.int8], NDArray[np.int32]]:
     """Split pad40 bytes u8[n * 40] into (d f16[n], q int8[n, 32], sum int32[n]).
 
     Raises BadInput unless `x8` is one row of a positive multiple of 40 bytes.
@@ -65,13 +69,13 @@ def unpack(x8: NDArray[np.uint8]) -> tuple[NDArray[np.float16], NDArray[np.int8]
     return blocks["d"].copy(), blocks["q"].copy(), blocks["sum"].copy()
 
 
-def dequantise(x8: NDArray[np.uint8]) -> NDArray[np.float32]:
+def dequantise(x8: U8) -> F32:
     """The values d * q, f32[id]. Exact: 11 significant bits times 8 fit float32's 24."""
     d, q, _ = unpack(x8)
     return (d.astype(np.float32)[:, None] * q.astype(np.float32)).reshape(-1)
 
 
-def units_for(x8: NDArray[np.uint8], id_: int) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
+def units_for(x8: U8, id_: int) -> tuple[F32, NDArray[np.int8]]:
     """Activations of one row of `id_` weights: d f32[id // 32] and q int8[id // 256, 256].
 
     Raises BadInput where `x8` holds another number of values.
@@ -82,7 +86,7 @@ def units_for(x8: NDArray[np.uint8], id_: int) -> tuple[NDArray[np.float32], NDA
     return d.astype(np.float32), q.reshape(-1, QK_K)
 
 
-def random_x8(id_: int, seed: int) -> NDArray[np.uint8]:
+def random_x8(id_: int, seed: int) -> U8:
     """Seeded activations u8[id // 32 * 40]: normal values, each block with a scale of its own (2^-6..2^6)."""
     rng = np.random.Generator(np.random.SFC64(seed))
     x = rng.standard_normal((id_ // UNIT, UNIT), dtype=np.float32)

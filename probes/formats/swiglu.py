@@ -1,10 +1,9 @@
 """SwiGLU, and the one exp that NumPy, Numba and C++ share to the bit.
 
-SwiGLU(g, u) = (g / (1 + exp(-g))) * u; the negation is exact, every other operation rounds to
-float32 by itself, and no multiply and add may be contracted into an FMA.
+SwiGLU(g, u) = (g / (1 + exp(-g))) * u; every operation rounds to float32 by itself (no FMA).
 
-exp(x), every step one float32 operation rounded to nearest even, or an integer one as named;
-constants from `EXP`, written there as exact hex floats:
+exp(x), every step one float32 operation rounded to nearest even, or an integer one as named, with the
+constants of `EXP`:
 
  1. if x > 89: x = 89. If x < -104: x = -104. (Both comparisons are false for NaN, which passes.)
  2. t = x * LOG2E
@@ -19,16 +18,13 @@ constants from `EXP`, written there as exact hex floats:
 11. s = float_of_bits((h + 127) << 23); q = float_of_bits((k + 127) << 23)     uint32 shift
 12. result = (p * s) * q                  p * s is exact; only * q can round, once
 
-Range and special values: exp(NaN) is NaN (its payload is not specified), exp(+inf) = inf,
-exp(-inf) = 0, exp(+-0) = 1. Above 88.72283 (0x1.62e42ep+6) the last multiplication overflows to
-inf by itself. Subnormal results are kept: step 12 rounds them once, gradually down to 2^-149, and
-below about -103.97 to 0; a twin must therefore not flush subnormals (no -ftz, no fast-math).
-The result is never negative and never -0. For NaN, n is arbitrary (hence the wrapping and the
-unsigned shifts), and p is NaN whatever s and q become.
+Special values: exp(NaN) is NaN (n is arbitrary, hence the wrapping and the unsigned shifts), exp(+inf) = inf,
+exp(-inf) = 0, exp(+-0) = 1. Above 88.72283 (0x1.62e42ep+6) the last multiplication overflows to inf.
+Subnormal results are kept: step 12 rounds them once, down to 2^-149, and below about -103.97 to 0; a twin
+must not flush subnormals (no -ftz, no fast-math). The result is never negative and never -0.
 
-Accuracy: at most 0.989 ulp (an ulp of the exact result, 2^-149 in the subnormal range), measured
-over every float32 between -104.5 and 89.2 and of magnitude 2^-30 or more, against float64; the
-worst is x = -0x1.769da2p+2. Smaller inputs all give 1.
+Accuracy: at most 0.989 ulp of the exact result against float64, over every float32 between -104.5 and 89.2 of
+magnitude 2^-30 or more; the worst is x = -0x1.769da2p+2. Smaller inputs all give 1.
 """
 
 from __future__ import annotations
@@ -36,7 +32,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from probes.formats.q8 import F32
 
 
 class ExpConstants(NamedTuple):
@@ -71,10 +68,9 @@ EXP: Final = ExpConstants(
     c5=float.fromhex("0x1.12398ap-7"),
     c6=float.fromhex("0x1.6a4d14p-10"),
 )
-"""The sequence's constants, in the order the steps use them."""
 
 
-def exp(x: NDArray[np.float32]) -> NDArray[np.float32]:
+def exp(x: F32) -> F32:
     """e^x of `x` f32[...], by the fixed sequence of this module's docstring."""
     f32 = np.float32
     x = np.asarray(x, f32)
@@ -82,32 +78,27 @@ def exp(x: NDArray[np.float32]) -> NDArray[np.float32]:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         x = np.where(x > f32(EXP.high), f32(EXP.high), x)
         x = np.where(x < f32(EXP.low), f32(EXP.low), x)
-        t = x * f32(EXP.log2e)
-        t += f32(EXP.magic)
+        t = x * f32(EXP.log2e) + f32(EXP.magic)
         n = t.view(np.int32) - np.int32(EXP.magic_bits)
         f = t - f32(EXP.magic)
-        r = x - f * f32(EXP.ln2_hi)
-        r = r - f * f32(EXP.ln2_lo)
+        r = x - f * f32(EXP.ln2_hi) - f * f32(EXP.ln2_lo)
         p = np.full_like(r, f32(EXP.c6))
         for c in (EXP.c5, EXP.c4, EXP.c3, EXP.c2):
             p = p * r + f32(c)  # two NumPy operations: two roundings
-        p = p * (r * r)
-        p = p + r
-        p = p + f32(1.0)
+        p = p * (r * r) + r + f32(1.0)
         h = n >> np.int32(1)
         k = n - h
-        s = ((h + np.int32(127)) << np.int32(23)).view(f32)
-        q = ((k + np.int32(127)) << np.int32(23)).view(f32)
-        result: NDArray[np.float32] = (p * s) * q
+        s, q = (((i + np.int32(127)) << np.int32(23)).view(f32) for i in (h, k))
+        result: F32 = (p * s) * q
     return result.reshape(shape)
 
 
-def swiglu(g: NDArray[np.float32], u: NDArray[np.float32]) -> NDArray[np.float32]:
+def swiglu(g: F32, u: F32) -> F32:
     """(g / (1 + exp(-g))) * u of two f32[...] of one shape, each operation rounded to float32.
 
     g = +inf gives inf * u; g = -inf gives NaN (-inf / inf), as IEEE says; for g below about -88.7
     the quotient is -0.
     """
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        result: NDArray[np.float32] = (g / (np.float32(1.0) + exp(-g))) * u
+        result: F32 = (g / (np.float32(1.0) + exp(-g))) * u
     return result

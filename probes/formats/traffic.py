@@ -1,7 +1,7 @@
-"""Which bytes do the warps of a q6_K kernel ask for, and what must memory move to answer?
+"""Which bytes the warps of a q6_K kernel ask for, and what memory moves to answer.
 
-Every address is computed from the layout's row in `core.layouts`, as the loop form issues it: a
-warp takes 32 consecutive units of one row, and a unit asks for
+Addresses follow the layout's row, as the loop form issues them: a warp takes 32 consecutive units of one row,
+and a unit asks for
 
     gguf order   ql 16 + 16 B, qh 16 + 16 B, sc 2 B, d 2 B    (68 B; 26.25 B are its own)
     group order  ql 16 B, qh 8 B, sc 2 B, d 2 B               (28 B)
@@ -9,26 +9,23 @@ warp takes 32 consecutive units of one row, and a unit asks for
 
 `pf`, `pf3` and `stream` ask for the same bytes. The matrix starts on a multiple of 256 B, as allocations do.
 
-Counting. A *sector* is 32 B, a *line* 128 B. `traffic_bytes` is 32 x the distinct weight sectors of
-the whole matrix. Rows repeat their phase against the sector after a few rows (dpl strides are
+A *sector* is 32 B, a *line* 128 B. Rows repeat their phase against them after a few rows (dpl strides are
 multiples of 16, not of 32), so those rows are traced once and multiplied: exact, and milliseconds.
 
-A *wavefront* is one L1 cycle, counted as a lower bound: a load of w bytes per lane is served 128 B at
-a time, hence in groups of 128 / w neighbouring lanes (all 32 for w <= 4); a group costs one cycle, or
-as many as the distinct 4-byte words it wants from the busiest of 32 banks. Tag look-ups come on top
-and are left out: a cycle for each line would give 35 us to a kernel that an H200 ran in 24.
+A *wavefront* is one L1 cycle, a lower bound: a load of w bytes per lane is served 128 B at a time, hence in
+groups of 128 / w neighbouring lanes (all 32 for w <= 4); a group costs one cycle, or as many as the distinct
+4-byte words it wants from the busiest of 32 banks. Tag look-ups are left out: a cycle for each line would
+give 35 us to a kernel that an H200 ran in 24.
 
-What pieces larger than a sector would cost, in bytes fetched per super-block of 210 (nbe 54):
+What larger pieces would cost, in bytes fetched per super-block of 210 (nbe 54):
 
     scope     padded 32 B  padded 64 B  dpl 32 B  dpl 64 B   a piece is fetched once per ...
     matrix          224.0        224.0     210.1     210.1   matrix (perfect sharing)
-    warp            224.0        224.0     228.7     261.9   32 units of a warp
     block           224.0        256.0     288.0     416.0   super-block, each by itself
     load            224.0        320.0     210.1     244.7   warp load, for sectors not there yet
 
-So 210/256, near the recorded "84 %", is what padded costs when every block fetches 64-byte pieces alone;
-but in that scope dpl costs more, not less. Like for like, dpl saves 6 % (matrix) or 24 % (load), and
-the recorded 17 % lies between. Hence 64-byte fetches are a hypothesis that the trace bounds, no more.
+Like for like, dpl saves 6 % (matrix) or 24 % (load); the recorded 17 % lies between. So 64-byte fetches are a
+hypothesis that the trace bounds, no more.
 """
 
 from __future__ import annotations
@@ -41,20 +38,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probes.core.types import BadInput, Shape
-from probes.formats.layouts import BLOCK_BYTES, Layout, Piece
+from probes.formats.layouts import BLOCK_BYTES, Layout, pieces
 
-SECTOR = 32
-LINE = 128
-WORD = 4
-BANKS = 32
-WARP = 32
+SECTOR, LINE, WORD = 32, 128, 4  # bytes
+BANKS = WARP = 32
 UNITS_PER_BLOCK = 8
 
-UNIT_BYTES = BLOCK_BYTES / UNITS_PER_BLOCK
-"""Weight bytes that one unit owns: what a thread has in flight per unit (26.25)."""
+UNIT_BYTES = BLOCK_BYTES / UNITS_PER_BLOCK  # a unit's own weight bytes, in flight per thread: 26.25
 
-Scope = Literal["matrix", "warp", "block", "load"]
-
+Scope = Literal["matrix", "block", "load"]
 I64 = NDArray[np.int64]
 
 
@@ -69,11 +61,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class LoadCount:
-    """One load instruction over a whole launch.
-
-    requested_bytes      bytes that active lanes ask for, repeats included
-    wavefronts           L1 cycles at least, by the model of the module
-    """
+    """One load instruction over a whole launch: bytes that active lanes ask for, L1 cycles at least."""
 
     name: str
     requested_bytes: int
@@ -90,29 +78,18 @@ class Requests:
     wavefronts: int
 
 
-def _affine(piece: Piece, nbe: int, block: I64) -> I64:
-    return piece.plane * nbe + piece.block * block + piece.offset
-
-
 def weight_loads(lay: Layout, nbe: int) -> tuple[Load, ...]:
     """The loads of every unit of one row, in issue order; addresses i64[8 * nbe] from the row's start."""
     unit = np.arange(UNITS_PER_BLOCK * nbe, dtype=np.int64)
     block, pair = unit >> 3, unit & 7
-    ql, qh = _affine(lay.ql, nbe, block), _affine(lay.qh, nbe, block)
+    ql, qh, sc, d = (piece.plane * nbe + piece.block * block + piece.offset for piece in pieces(lay))
     if lay.order == "group":
         quants = [Load("ql", 16, ql + 16 * pair), Load("qh", 8, qh + 8 * pair)]
     else:
         chunk = pair >> 2
-        ql += 64 * chunk + 32 * (pair & 1)
-        qh += 32 * chunk
-        quants = [
-            Load("ql", 16, ql),
-            Load("ql+16", 16, ql + 16),
-            Load("qh", 16, qh),
-            Load("qh+16", 16, qh + 16),
-        ]
-    scale = _affine(lay.sc, nbe, block) + 2 * pair
-    return (*quants, Load("sc", 2, scale), Load("d", 2, _affine(lay.d, nbe, block)))
+        halves = (("ql", ql + 64 * chunk + 32 * (pair & 1)), ("qh", qh + 32 * chunk))
+        quants = [load for n, at in halves for load in (Load(n, 16, at), Load(f"{n}+16", 16, at + 16))]
+    return (*quants, Load("sc", 2, sc + 2 * pair), Load("d", 2, d))
 
 
 def activation_loads(nbe: int) -> tuple[Load, ...]:
@@ -126,11 +103,6 @@ def _period(stride: int, granule: int) -> int:
     return granule // math.gcd(stride, granule)
 
 
-def _check_granularity(granularity: int) -> None:
-    if granularity < 1 or granularity & (granularity - 1) or granularity > 256:
-        raise BadInput(f"granularity must be a power of two up to 256 bytes, got {granularity}")
-
-
 def _spans(start: I64, width: int, granule: int) -> I64:
     """Granules of `[start, start + width)`, shape (n, k); narrower spans repeat their last granule."""
     first, last = start // granule, (start + width - 1) // granule
@@ -141,22 +113,18 @@ def _spans(start: I64, width: int, granule: int) -> I64:
 
 def _rows_fetched(lay: Layout, nbe: int, rows: int, granule: int, scope: Scope) -> int:
     """Granules fetched for `rows` rows from a granule-aligned start, distinct within each scope."""
-    units = UNITS_PER_BLOCK * nbe
-    stride = lay.row_stride(nbe)
-    unit = np.arange(units, dtype=np.int64)
-    warp = unit // WARP
-    warps = -(-units // WARP)
+    unit = np.arange(UNITS_PER_BLOCK * nbe, dtype=np.int64)
+    warps = -(-len(unit) // WARP)
     loads = weight_loads(lay, nbe)
     small = min(granule, SECTOR) if scope == "load" else granule
     touched, owner = [], []
     for row in range(rows):
         for i, load in enumerate(loads):
-            span = _spans(row * stride + load.address, load.width, small)
+            span = _spans(row * lay.row_stride(nbe) + load.address, load.width, small)
             group = {
                 "matrix": np.zeros_like(unit),
-                "warp": row * warps + warp,
                 "block": row * nbe + (unit >> 3),
-                "load": (row * warps + warp) * len(loads) + i,
+                "load": (row * warps + unit // WARP) * len(loads) + i,
             }[scope]
             touched.append(span.ravel())
             owner.append(np.repeat(group, span.shape[1]))
@@ -172,12 +140,12 @@ def _rows_fetched(lay: Layout, nbe: int, rows: int, granule: int, scope: Scope) 
 def fetched_bytes(lay: Layout, shape: Shape, granularity: int, scope: Scope) -> int:
     """Weight bytes moved when every piece of `granularity` bytes is fetched once per `scope`.
 
-    "matrix": once in all, what a perfect cache moves. "warp", "block": once for each warp's 32 units,
-    or each super-block, as if nothing were shared beyond it. "load": 32-byte sectors are kept once
-    fetched, but each warp load fetches whole pieces for the sectors it misses, and drops the rest.
-    Exact for the whole matrix. Raises BadInput for a granularity that is no power of two up to 256.
+    "matrix": once in all, what a perfect cache moves. "block": once for each super-block, as if nothing were
+    shared beyond it. "load": 32-byte sectors are kept once fetched, but each warp load fetches whole pieces
+    for the sectors it misses, and drops the rest. BadInput for a granularity that is no power of 2 up to 256.
     """
-    _check_granularity(granularity)
+    if granularity < 1 or granularity & (granularity - 1) or granularity > 256:
+        raise BadInput(f"granularity must be a power of two up to 256 bytes, got {granularity}")
     period = _period(lay.row_stride(shape.nbe), max(granularity, SECTOR))
     full, rest = divmod(shape.od, period)
     count = full * _rows_fetched(lay, shape.nbe, period, granularity, scope) if full else 0
@@ -211,19 +179,14 @@ def requests(lay: Layout, shape: Shape) -> Requests:
 
     Each row starts its own warps (256 threads per row), so no instruction spans two rows.
     """
-    period = _period(lay.row_stride(shape.nbe), LINE)
+    stride = lay.row_stride(shape.nbe)
+    period = _period(stride, LINE)
     full, rest = divmod(shape.od, period)
-    counts = []
-    for load in weight_loads(lay, shape.nbe):
-        wavefronts = 0
-        for phase in range(min(period, shape.od)):
-            start = load.address + phase * lay.row_stride(shape.nbe)
-            wavefronts += (full + (phase < rest)) * _wavefronts(start, load.width)
-        counts.append(LoadCount(load.name, shape.od * shape.nunits * load.width, wavefronts))
-    weights = sum(c.requested_bytes for c in counts)
-    for load in activation_loads(shape.nbe):
-        wavefronts = shape.od * _wavefronts(load.address, load.width)
-        counts.append(LoadCount(load.name, shape.od * shape.nunits * load.width, wavefronts))
-    return Requests(
-        tuple(counts), weights, sum(c.requested_bytes for c in counts), sum(c.wavefronts for c in counts)
-    )
+    weights, activations = weight_loads(lay, shape.nbe), activation_loads(shape.nbe)
+    phases = [(k * stride, full + (k < rest)) for k in range(min(period, shape.od))]
+    cycles = [sum(n * _wavefronts(x.address + at, x.width) for at, n in phases) for x in weights]
+    cycles += [shape.od * _wavefronts(x.address, x.width) for x in activations]
+    asked = [shape.od * shape.nunits * load.width for load in (*weights, *activations)]
+    names = [load.name for load in (*weights, *activations)]
+    counts = tuple(map(LoadCount, names, asked, cycles))
+    return Requests(counts, sum(asked[: len(weights)]), sum(asked), sum(cycles))

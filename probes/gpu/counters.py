@@ -1,8 +1,8 @@
 """The profiler's own figures of single launches: DRAM bytes, duration, and how busy DRAM and schedulers were.
 
-ncu runs a child that launches each arm once, in a known order and inside `window`; its CSV is matched by that
-order. The clocks are left alone and the caches are flushed before each kernel, so a launch is cold. Where the
-metrics need several passes, ncu puts memory back before each further one: a launch's counters begin at 0.
+ncu runs a child that launches each arm once, in a known order and inside `window`; its CSV has that order.
+The clocks are left alone, and the caches are flushed before each kernel. Where the metrics need several
+passes, ncu puts memory back before each further one: a launch's counters begin at 0.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import math
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from probes.core.types import Unavailable
@@ -25,8 +25,7 @@ BYTES, DURATION = "dram__bytes_read.sum", "gpu__time_duration.sum"
 DRAM = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 ISSUE = "smsp__issue_active.avg.pct_of_peak_sustained_active"
 NEEDED = (BYTES, DURATION)
-METRICS = (*NEEDED, DRAM, ISSUE)
-"""What is asked for; a launch without the needed ones counts as not seen."""
+METRICS = (*NEEDED, DRAM, ISSUE)  # a launch without the needed ones counts as not seen
 PERMIT = "run as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
 
 
@@ -46,49 +45,37 @@ class Counted:
 def joined(parts: Sequence[Counted]) -> Counted:
     """The launches of one step as one: bytes and times added up, fractions weighted by time."""
     times = [p.time_s for p in parts]
-    return Counted(
-        parts[0].kernel,
-        sum(p.dram_bytes_read for p in parts),
-        sum(times),
-        _weighted([p.dram_fraction for p in parts], times),
-        _weighted([p.issue_fraction for p in parts], times),
-    )
+    fractions = ([p.dram_fraction for p in parts], [p.issue_fraction for p in parts])
+    dram, issue = (_weighted(values, times) for values in fractions)
+    return Counted(parts[0].kernel, sum(p.dram_bytes_read for p in parts), sum(times), dram, issue)
 
 
 def _weighted(values: Sequence[float | None], weights: Sequence[float]) -> float | None:
     """The mean; None where a value is missing."""
-    known = [v for v in values if v is not None]
+    known = [v * w for v, w in zip(values, weights, strict=True) if v is not None]
     total = sum(weights)
-    if len(known) < len(values) or not total:
-        return None
-    return sum(v * w for v, w in zip(known, weights, strict=True)) / total
+    return sum(known) / total if len(known) == len(values) and total else None
 
 
-@dataclass
-class _Launch:
-    kernel: str
-    metrics: dict[str, float] = field(default_factory=dict)
-
-    def counted(self) -> Counted:
-        m = self.metrics
-        dram, issue = (m[name] / 100 if name in m else None for name in (DRAM, ISSUE))
-        return Counted(self.kernel, int(m[BYTES]), m[DURATION] * 1e-9, dram, issue)
+def _counted(kernel: str, m: Mapping[str, float]) -> Counted:
+    dram, issue = (m[name] / 100 if name in m else None for name in (DRAM, ISSUE))
+    return Counted(kernel, int(m[BYTES]), m[DURATION] * 1e-9, dram, issue)
 
 
 def parse(text: str) -> list[Counted]:
     """Launches out of ncu's CSV (base units), in launch order. Raises Unavailable where it holds none."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
-    found: dict[int, _Launch] = {}
+    found: dict[int, tuple[str, dict[str, float]]] = {}
     try:
         for row in csv.DictReader(io.StringIO("\n".join(lines))):
             place, name = row.get("ID") or "", row.get("Metric Name")
             value = _number(row.get("Metric Value"))
             if place.isdecimal() and name in METRICS and value is not None:
-                launch = found.setdefault(int(place), _Launch((row.get("Kernel Name") or "").split("(")[0]))
-                launch.metrics[name] = value
+                kernel = (row.get("Kernel Name") or "").split("(")[0]
+                found.setdefault(int(place), (kernel, {}))[1][name] = value
     except (csv.Error, ValueError) as error:  # fields and numbers longer than Python reads
         raise Unavailable(f"the profiler gave no counters: its output cannot be read ({error})") from error
-    out = [launch.counted() for _, launch in sorted(found.items()) if launch.metrics.keys() >= set(NEEDED)]
+    out = [_counted(*launch) for _, launch in sorted(found.items()) if launch[1].keys() >= set(NEEDED)]
     if not out:
         raise Unavailable(f"the profiler gave no counters: {_fault(text) or 'no launch in its output'}")
     return out
@@ -114,11 +101,9 @@ def _fault(text: str) -> str:
 @contextmanager
 def window() -> Iterator[None]:
     """What is launched inside is profiled, where ncu runs this process; what is not there is not."""
-    from cuda.bindings import driver
-
-    call(driver.cuProfilerStart)
+    call("cuProfilerStart")
     yield
-    call(driver.cuProfilerStop)  # not where the launches failed: their own error is the one to show
+    call("cuProfilerStop")  # not where the launches failed: their own error is the one to show
 
 
 def profile(command: Sequence[str], kernel_regex: str, timeout_s: float = 600.0) -> list[Counted]:

@@ -1,7 +1,7 @@
 """Open a GPU: what it is, in the same DeviceFacts as a profile, and who else is on it.
 
-Counts come from the driver's device properties. What no driver tells (the nominal bandwidth of a
-unified-memory GPU, say) is taken from the device's profile where one matches, else left out.
+Counts come from the driver's device properties; what no driver tells (a unified-memory GPU's bandwidth, say),
+from the device's profile where one matches.
 """
 
 from __future__ import annotations
@@ -34,18 +34,15 @@ class Gpu:
 
     environment: list[str] = field(default_factory=list)
     """What of variables, tools and limits changes what is measured: for a report's head."""
-    host_memory: bool = False
-    """Whether the GPU's memory is the host's (GB10, Jetson)."""
+    host_memory: bool = False  # whether the GPU's memory is the host's (GB10, Jetson)
 
     def free_bytes(self) -> tuple[int, int]:
         """(free, total) device memory in bytes.
 
-        Where the memory is the host's, free is what the host can give (MemAvailable): the driver's own figure
-        leaves out the page cache, and said 5 GiB where 115 could be had.
+        Where it is the host's, free is MemAvailable: the driver's own figure leaves out the page cache, and
+        said 5 GiB where 115 could be had.
         """
-        from cuda.bindings import driver as cuda_driver
-
-        free, total = call(cuda_driver.cuMemGetInfo)
+        free, total = call("cuMemGetInfo")
         if self.host_memory:
             import psutil
 
@@ -80,16 +77,6 @@ def look() -> Presence:
     return Presence(int(count)) if count else Presence(0, "the driver sees no GPU", True)
 
 
-def present() -> bool:
-    """True where a driver and at least one GPU answer."""
-    return look().count > 0
-
-
-def why_absent() -> str:
-    """One phrase on why no GPU can be used, '' where one can."""
-    return look().why
-
-
 def open_gpu(index: int = 0) -> Gpu:
     """Make GPU `index` current and describe it.
 
@@ -97,15 +84,11 @@ def open_gpu(index: int = 0) -> Gpu:
     """
     found = look()
     if not found.count:
-        raise Unavailable(
-            f"cannot measure: {found.why}; this needs an NVIDIA GPU "
-            "(the probes predict without: --mode predict)"
-        )
+        needs = "this needs an NVIDIA GPU (the probes predict without: --mode predict)"
+        raise Unavailable(f"cannot measure: {found.why}; {needs}")
     if not 0 <= index < found.count:
-        last = found.count - 1
-        raise BadInput(f"there is no device {index}; this machine has {found.count} (0 to {last})")
-    from cuda.bindings import driver
-
+        there = f"this machine has {found.count} (0 to {found.count - 1})"
+        raise BadInput(f"there is no device {index}; {there}")
     told = environment.settle(os.environ, read="numba" in sys.modules)
     with tried(f"opening GPU {index}"):
         from cuda.core import Device
@@ -115,23 +98,18 @@ def open_gpu(index: int = 0) -> Gpu:
         p, facts = dev.properties, _facts(dev)
         stream = dev.create_stream()
     told += _attached() + carveout.reset()
-    version = call(driver.cuDriverGetVersion)
-    _, total = call(driver.cuMemGetInfo)
-    return Gpu(
-        facts, index, f"CUDA {version // 1000}.{version % 1000 // 10}", dev, stream, told,
-        host_memory=in_host_memory(
-            bool(p.integrated), bool(p.pageable_memory_access_uses_host_page_tables), int(total)
-        ),
-    )  # fmt: skip
+    version = call("cuDriverGetVersion")
+    _, total = call("cuMemGetInfo")
+    tables = bool(p.pageable_memory_access_uses_host_page_tables)
+    host_memory = in_host_memory(bool(p.integrated), tables, int(total))
+    return Gpu(facts, index, f"CUDA {version // 1000}.{version % 1000 // 10}", dev, stream, told, host_memory)
 
 
 def in_host_memory(integrated: bool, host_tables: bool, total: int) -> bool:
-    """Whether a GPU's `total` bytes are the host's own: an integrated GPU, or one that says so by its size.
-
-    A GH200 uses the host's page tables, too, and has HBM of its own, less than the host's memory.
-    """
+    """Whether a GPU's `total` bytes are the host's: an integrated GPU, or one that says so by its size."""
     import psutil
 
+    # a GH200 uses the host's page tables, too, and has HBM of its own, less than the host's memory
     return integrated or (host_tables and abs(total - psutil.virtual_memory().total) < total // 20)
 
 
@@ -149,39 +127,29 @@ def _facts(dev: Any) -> DeviceFacts:
     p, cc = dev.properties, dev.compute_capability
     profile = profiles.find(dev.name)
     count = sms.here(p.multiprocessor_count)
-    warps = p.max_threads_per_multiprocessor // p.warp_size
-    nominal = (
-        2.0 * p.memory_clock_rate * 1e3 * p.global_memory_bus_width / 8 if p.memory_clock_rate > 0 else 0.0
-    )
+    nominal = 2.0 * max(0, p.memory_clock_rate) * 1e3 * p.global_memory_bus_width / 8
     facts = DeviceFacts(
-        name=dev.name,
+        name=dev.name, arch=f"sm_{cc[0]}{cc[1]}", sms=count,
         slug=sms.place(dev.name, count, sms.of_chip(dev.name, p.multiprocessor_count)),
-        arch=f"sm_{cc[0]}{cc[1]}",
-        sms=count,
         regs_per_sm=p.max_registers_per_multiprocessor,
         smem_per_sm_bytes=p.max_shared_memory_per_multiprocessor,
         smem_per_block_max_bytes=p.max_shared_memory_per_block_optin,
         smem_reserved_per_block_bytes=p.reserved_shared_memory_per_block,
         max_threads_per_sm=p.max_threads_per_multiprocessor,
         max_blocks_per_sm=p.max_blocks_per_multiprocessor,
-        max_warps_per_sm=warps,
-        l2_bytes=p.l2_cache_size,
-        dram_bps=profile.dram_bps if profile else nominal,
-        sm_clock_hz=p.clock_rate * 1e3 or None,
+        max_warps_per_sm=p.max_threads_per_multiprocessor // p.warp_size,
+        l2_bytes=p.l2_cache_size, dram_bps=nominal, sm_clock_hz=p.clock_rate * 1e3 or None,
         sources={"*": "the driver's device properties"},
-    )
+    )  # fmt: skip
     if not profile:
         return facts
     # a MIG slice has its part of the L2 and, behind it, the same part of the DRAM
     part = min(1.0, facts.l2_bytes / profile.l2_bytes) if sms.is_mig(dev.name) else 1.0
     return replace(
-        facts,
-        dram_bps=profile.dram_bps * part,
-        dram_fetch_bytes=profile.dram_fetch_bytes,
-        dram_latency_s=profile.dram_latency_s,
-        launch_s=profile.launch_s,
-        sources={"*": "the driver's device properties", "dram": f"profile {profile.slug}"},
-    )
+        facts, dram_bps=profile.dram_bps * part, dram_fetch_bytes=profile.dram_fetch_bytes,
+        dram_latency_s=profile.dram_latency_s, launch_s=profile.launch_s,
+        sources={**facts.sources, "dram": f"profile {profile.slug}"},
+    )  # fmt: skip
 
 
 def driver_version() -> str:
@@ -198,8 +166,7 @@ def driver_version() -> str:
     return str(version.decode() if isinstance(version, bytes) else version)
 
 
-BUSY_PERCENT = 20
-"""GPU use above which something else is at work."""
+BUSY_PERCENT = 20  # GPU use above which something else is at work
 
 
 def _busy_percent(read: Callable[[], int], patience_s: float = 1.5) -> int:
@@ -212,28 +179,20 @@ def _busy_percent(read: Callable[[], int], patience_s: float = 1.5) -> int:
 
 def _bus_id(index: int) -> str:
     """PCI bus id of CUDA device `index`: NVML counts GPUs in another order, CUDA_VISIBLE_DEVICES aside."""
-    from cuda.bindings import driver
-
-    device = call(driver.cuDeviceGet, index)
-    text: bytes = call(driver.cuDeviceGetPCIBusId, 32, device)
+    text: bytes = call("cuDeviceGetPCIBusId", 32, call("cuDeviceGet", index))
     return text.split(b"\0")[0].decode()
 
 
 def _others(pids: Sequence[int], own: int, own_context: bool) -> int:
-    """How many of NVML's process ids are not ours.
-
-    In a container NVML shows our process under another id; where we hold a context and none of the ids is
-    ours, one of them is.
-    """
+    """How many of NVML's process ids are not ours: in a container one may be ours under another id."""
     count = sum(pid != own for pid in pids)
     return count - 1 if own_context and count and own not in pids else count
 
 
 def neighbours(index: int = 0, own_context: bool = False) -> list[str]:
-    """Notes on what may disturb a measurement: other processes on the GPU, a busy host.
+    """Notes on what may disturb a measurement: other processes on the GPU, a busy host, no NVML to see them.
 
-    own_context: whether this process has opened the GPU. Empty where nothing was seen; NVML or psutil being
-    absent is itself a note.
+    own_context: whether this process has opened the GPU.
     """
     notes: list[str] = []
     try:
@@ -242,8 +201,7 @@ def neighbours(index: int = 0, own_context: bool = False) -> list[str]:
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByPciBusId(_bus_id(index).encode())
         pids = [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
-        others = _others(pids, os.getpid(), own_context)
-        if others:
+        if others := _others(pids, os.getpid(), own_context):
             notes.append(f"{others} other process(es) on the GPU")
         use = _busy_percent(lambda: int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
         if use > BUSY_PERCENT:
@@ -254,7 +212,6 @@ def neighbours(index: int = 0, own_context: bool = False) -> list[str]:
         notes.append(f"NVML: {error}")
     import psutil
 
-    load = psutil.cpu_percent(interval=0.1)
-    if load > 50.0:
+    if (load := psutil.cpu_percent(interval=0.1)) > 50.0:
         notes.append(f"the host was {load:.0f} % busy beside the run")
     return notes

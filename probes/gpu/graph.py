@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probes.gpu.driver import call, fail, released
-from probes.gpu.kernels import Launch, Step
+from probes.gpu.kernels import Launch, Launches
 
 
 @dataclass
@@ -23,16 +23,11 @@ class Graph:
 
     def replay(self) -> None:
         """Enqueue one replay on the stream that the graph was captured from."""
-        from cuda.bindings import driver
-
-        call(driver.cuGraphLaunch, self._exec, self._stream)
+        call("cuGraphLaunch", self._exec, self._stream)
 
     def close(self) -> None:
-        """Give the instantiated graph back."""
-        from cuda.bindings import driver
-
         if self._exec is not None:
-            released(driver.cuGraphExecDestroy, self._exec)
+            released("cuGraphExecDestroy", self._exec)
             self._exec = None
 
 
@@ -42,9 +37,9 @@ class Eager(Graph):
     _ready: list[tuple[Any, Any, tuple[Any, ...]]]
 
     @classmethod
-    def of(cls, stream: Any, launches: Iterable[Launch | Step]) -> Eager:
+    def of(cls, stream: Any, launches: Iterable[Launch | Launches]) -> Eager:
         """The launches made ready, so that a replay costs no more than the launches themselves."""
-        flat = [x for s in launches for x in (s.launches if isinstance(s, Step) else (s,))]
+        flat = [x for s in launches for x in (s.launches if isinstance(s, Launches) else (s,))]
         made = cls(len(flat), None, stream)
         made._ready = [(x.kernel, x.core_config(), x.args) for x in flat]
         return made
@@ -60,28 +55,28 @@ class Eager(Graph):
                 fail(f"launching {kernel.name}", error)
 
 
-def capture(stream: Any, launches: Iterable[Launch | Step]) -> Graph:
+def capture(stream: Any, launches: Iterable[Launch | Launches]) -> Graph:
     """Capture the launches in order on `stream`, instantiate and upload the graph."""
     from cuda.bindings import driver
 
     raw = driver.CUstream(int(stream.handle))
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-    call(driver.cuStreamBeginCapture, raw, mode)
+    call("cuStreamBeginCapture", raw, mode)
     try:
         for launch in launches:
             launch.enqueue(stream)
     except BaseException:
-        released(driver.cuStreamEndCapture, raw)
+        released("cuStreamEndCapture", raw)
         raise
-    graph = call(driver.cuStreamEndCapture, raw)
+    graph = call("cuStreamEndCapture", raw)
     try:
-        _, nodes = call(driver.cuGraphGetNodes, graph)
+        _, nodes = call("cuGraphGetNodes", graph)
         edges, programmatic = _edges(graph)
-        made = Graph(int(nodes), call(driver.cuGraphInstantiate, graph, 0), raw, edges, programmatic)
+        made = Graph(int(nodes), call("cuGraphInstantiate", graph, 0), raw, edges, programmatic)
     finally:
-        released(driver.cuGraphDestroy, graph)
+        released("cuGraphDestroy", graph)
     try:
-        call(driver.cuGraphUpload, made._exec, raw)
+        call("cuGraphUpload", made._exec, raw)
     except BaseException:
         made.close()
         raise
@@ -92,10 +87,10 @@ def _edges(graph: Any) -> tuple[int, int]:
     """(edges, programmatic ones) of a captured graph."""
     from cuda.bindings import driver
 
-    *_, count = call(driver.cuGraphGetEdges, graph)
+    *_, count = call("cuGraphGetEdges", graph)
     if not count:
         return 0, 0
-    _, _, data, count = call(driver.cuGraphGetEdges, graph, count)
+    _, _, data, count = call("cuGraphGetEdges", graph, count)
     wanted = int(driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
     kinds = [d.type if isinstance(d.type, int) else ord(d.type) for d in data[: int(count)]]
     return int(count), sum(k == wanted for k in kinds)

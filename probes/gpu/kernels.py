@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from probes.core.types import Backend, Binary, LaunchConfig, Resources
 from probes.gpu.driver import call, fail, tried
@@ -31,17 +31,7 @@ class Kernel:
 
     def allow_smem(self, smem_bytes: int) -> None:
         """Let launches ask for `smem_bytes` of dynamic shared memory (needed above 48 KiB)."""
-        from cuda.bindings import driver
-
-        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        device = call(driver.cuCtxGetDevice)
-        call(
-            driver.cuKernelSetAttribute,
-            attribute,
-            smem_bytes,
-            driver.CUkernel(int(self.handle.handle)),
-            device,
-        )
+        self._set("MAX_DYNAMIC_SHARED_SIZE_BYTES", smem_bytes)
 
     def make_room(self, smem_bytes: int) -> None:
         """The same, and shared memory before L1: for kernels that keep their data there."""
@@ -50,11 +40,14 @@ class Kernel:
 
     def prefer_smem(self, percent: int) -> None:
         """How much of an SM's L1 is to be shared memory while the kernel runs; -1 leaves it to the driver."""
+        self._set("PREFERRED_SHARED_MEMORY_CARVEOUT", percent)
+
+    def _set(self, name: str, value: int) -> None:
         from cuda.bindings import driver
 
-        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        attribute = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
         handle = driver.CUkernel(int(self.handle.handle))
-        call(driver.cuKernelSetAttribute, attribute, percent, handle, call(driver.cuCtxGetDevice))
+        call("cuKernelSetAttribute", attribute, value, handle, call("cuCtxGetDevice"))
 
 
 def bind(binary: Binary) -> Kernel:
@@ -63,13 +56,8 @@ def bind(binary: Binary) -> Kernel:
     from cuda.core import ObjectCode
 
     with tried(f"loading {binary.name}"):
-        if binary.cubin:
-            code = ObjectCode.from_cubin(binary.cubin)
-            handle = code.get_kernel(binary.entry)
-            keep: object = code
-        else:
-            handle = CoreKernel.from_handle(binary.handle)
-            keep = binary.keepalive
+        keep: Any = ObjectCode.from_cubin(binary.cubin) if binary.cubin else binary.keepalive
+        handle = keep.get_kernel(binary.entry) if binary.cubin else CoreKernel.from_handle(binary.handle)
         a = handle.attributes
         resources = Resources(int(a.num_regs), int(a.shared_size_bytes), int(a.local_size_bytes))
     return Kernel(binary.name, binary.backend, resources, handle, keep)
@@ -82,11 +70,12 @@ def absent(name: str, backend: Backend) -> Kernel:
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch: kernel, geometry, arguments. Pointers are ints, 32-bit integers are c_int32."""
+    """One launch: kernel, geometry, arguments. Pointers are ints, integers are int32 or int64."""
 
     kernel: Kernel
     config: LaunchConfig
     args: tuple[Any, ...]
+    nodes: ClassVar[int] = 1
 
     def enqueue(self, stream: Any) -> None:
         """Put the launch into a stream (or into the graph that the stream is capturing)."""
@@ -98,7 +87,7 @@ class Launch:
             fail(f"launching {self.kernel.name}", error)
 
     def core_config(self) -> Any:
-        """The launch configuration as cuda.core wants it."""
+        """`config` as cuda.core wants it."""
         from cuda.core import LaunchConfig as CoreConfig
 
         c = self.config
@@ -106,14 +95,9 @@ class Launch:
             grid=c.grid, block=c.block, shmem_size=c.smem_bytes, programmatic_stream_serialization=c.pdl
         )
 
-    @property
-    def nodes(self) -> int:
-        """Nodes that one enqueue adds to a graph."""
-        return 1
-
 
 @dataclass(frozen=True)
-class Step:
+class Launches:
     """Several launches in order that count as one: a pair of kernels, a chain."""
 
     launches: tuple[Launch, ...]
@@ -129,11 +113,4 @@ class Step:
         return len(self.launches)
 
 
-def int32(value: int) -> ctypes.c_int32:
-    """A 32-bit integer argument."""
-    return ctypes.c_int32(value)
-
-
-def int64(value: int) -> ctypes.c_int64:
-    """A 64-bit integer argument."""
-    return ctypes.c_int64(value)
+int32, int64 = ctypes.c_int32, ctypes.c_int64

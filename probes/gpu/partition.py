@@ -1,8 +1,7 @@
 """A part of the GPU: some SMs as a green context, in which everything else here runs unchanged.
 
-What is launched or captured on the partition's stream stays on its SMs; memory, kernels and the L2
-are the whole GPU's. The context is made current while the partition is open, so that events, graphs
-and copies belong to it too.
+What is launched or captured on the partition's stream stays on its SMs; memory, kernels and the L2 are the
+whole GPU's. The context is current while the partition is open: events, graphs and copies are its too.
 """
 
 from __future__ import annotations
@@ -35,26 +34,21 @@ def check(count: int, total: int, unit: int, least: int = 1) -> None:
         lowest = -(-max(least, unit) // unit) * unit
         below, above = max(lowest, count // unit * unit), -(-max(count, lowest) // unit) * unit
         near = " or ".join(str(n) for n in dict.fromkeys((below, above)) if n <= total)
-        raise BadInput(
-            f"--sms {count}: a partition of this GPU is a multiple of {unit} SMs, "
-            f"{max(least, unit)} at least; try {near}"
-        )
+        rule = f"a multiple of {unit} SMs, {max(least, unit)} at least"
+        raise BadInput(f"--sms {count}: a partition of this GPU is {rule}; try {near}")
 
 
 def name_of(facts: DeviceFacts, count: int) -> DeviceFacts:
     """The facts of a partition: `count` SMs, and a slug that says so (nvidia-h200-48sm)."""
-    whole, _ = tuning.device_and_part(facts.slug)
-    return replace(facts, sms=count, slug=f"{whole}-{count}sm")
+    return replace(facts, sms=count, slug=f"{tuning.device_and_part(facts.slug)[0]}-{count}sm")
 
 
 @contextmanager
 def partition(gpu: Gpu, count: int) -> Iterator[Gpu]:
     """`gpu` cut down to `count` SMs, with a stream of its own; the context is current until the exit.
 
-    Raises BadInput for a count that the GPU cannot make (quotes the GPU's own figures), Unavailable
-    where GPU or driver knows no partitions.
+    Raises BadInput for a count that the GPU cannot make, Unavailable where GPU or driver knows no partitions.
     """
-    from cuda.bindings import driver
     from cuda.core import ContextOptions, SMResourceOptions
 
     whole = _made("SM partitions", lambda: gpu.dev.resources.sm)
@@ -68,7 +62,7 @@ def partition(gpu: Gpu, count: int) -> Iterator[Gpu]:
     if got != count:
         raise BadInput(f"--sms {count}: the driver makes a partition of {got} SMs instead; ask for that many")
     context = _made("a green context", lambda: gpu.dev.create_context(ContextOptions(resources=[groups[0]])))
-    call(driver.cuCtxPushCurrent, context.handle)
+    call("cuCtxPushCurrent", context.handle)
     try:
         told = [*gpu.environment, *carveout.reset()]
         with tried(f"a partition of {count} SMs"):
@@ -76,7 +70,7 @@ def partition(gpu: Gpu, count: int) -> Iterator[Gpu]:
             yield replace(gpu, facts=name_of(gpu.facts, count), stream=stream, environment=told)
             stream.sync()
     finally:
-        released(driver.cuCtxPopCurrent)
+        released("cuCtxPopCurrent")
 
 
 def _made(what: str, make: Any) -> Any:

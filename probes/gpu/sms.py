@@ -46,7 +46,7 @@ def here(told: int) -> int:
 
     kind = driver.CUexecAffinityType.CU_EXEC_AFFINITY_TYPE_SM_COUNT
     try:
-        count = int(call(driver.cuCtxGetExecAffinity, kind).param.smCount.val)
+        count = int(call("cuCtxGetExecAffinity", kind).param.smCount.val)
     except (Unavailable, Fault):
         return told
     return min(told, count) if count > 0 else told

@@ -1,8 +1,8 @@
 """From launches to samples: checked first, interleaved, by slope, with the clock of every sample.
 
-Counting convention: one *sample* of an arm is (time of a 2n-node graph - time of an n-node graph) / n,
-seconds per launch, so that whatever a replay costs once falls out. Every replay walks all copies of
-the weights. A *window* times every arm twice, in an order and back (ABBA).
+One *sample* of an arm is (time of a 2n-node graph - time of an n-node graph) / n, seconds per launch: what a
+replay costs once falls out. Every replay walks all copies of the weights. A *window* times every arm twice,
+in an order and back (ABBA).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from probes.core.types import LaunchConfig, Progress, WrongResult
 from probes.gpu.driver import call, tried
 from probes.gpu.graph import Eager, Graph, capture
-from probes.gpu.kernels import Kernel, Launch, Step
+from probes.gpu.kernels import Kernel, Launch, Launches
 from probes.gpu.memory import Buffer
 from probes.verdict import intervals
 
@@ -42,12 +42,8 @@ class Output:
         if bad.size:
             k = int(bad[0])
             index = k if self.indices is None else int(self.indices[k])
-            raise WrongResult(
-                f"{what} ({bad.size} of {self.want.size} differ)",
-                index,
-                _words(seen[k]),
-                _words(self.want[k]),
-            )
+            many = f"{what} ({bad.size} of {self.want.size} differ)"
+            raise WrongResult(many, index, _words(seen[k]), _words(self.want[k]))
         return got
 
 
@@ -61,25 +57,18 @@ class Arm:
     """One thing to time: a launch (or a step of several) per weight copy, and the checks before and after."""
 
     name: str
-    launches: Sequence[Launch | Step]
+    launches: Sequence[Launch | Launches]
     output: Output
     graphs: tuple[Graph, Graph] | None = field(default=None, repr=False)
-    also: tuple[Output, ...] = ()
-    """Further outputs of a launch, checked like the first."""
+    also: tuple[Output, ...] = ()  # further outputs of a launch, checked like the first
     kept: tuple[Output, ...] = ()
     """What a launch leaves as it found it (counters that are 0): checked, never poisoned."""
-    whole: bool = False
-    """Whether the check runs every launch, since a result goes into the next one."""
-    graph: bool = True
-    """Whether graphs are replayed, or launches enqueued anew each time."""
-    edges: tuple[int, int] = (0, 0)
-    """(programmatic, all) edges, read back from the captured graph."""
+    whole: bool = False  # whether the check runs every launch, since a result goes into the next one
+    graph: bool = True  # whether graphs are replayed, or launches enqueued anew each time
+    edges: tuple[int, int] = (0, 0)  # (programmatic, all), read back from the captured graph
 
     def build(self, stream: Any) -> None:
-        """Check launches on a poisoned output, then make the n- and 2n-node graphs.
-
-        The only way to graphs leads past the check, so no time exists that no check stands behind.
-        """
+        """Check launches on a poisoned output, then make the n- and 2n-node graphs: no time is unchecked."""
         make = capture if self.graph else Eager.of
         with tried(self.name):
             self.poison()
@@ -95,9 +84,8 @@ class Arm:
                 raise
         self.graphs, self.edges = (once, twice), (once.programmatic, once.edges)
         if (once.nodes, twice.nodes) != (n, 2 * n):
-            raise RuntimeError(
-                f"{self.name}: graphs hold {once.nodes} and {twice.nodes} nodes, not {n} and {2 * n}"
-            )
+            held = f"{once.nodes} and {twice.nodes} nodes"
+            raise RuntimeError(f"{self.name}: graphs hold {held}, not {n} and {2 * n}")
 
     def recheck(self) -> None:
         """Poison, replay once, and check what the last copy gave."""
@@ -118,7 +106,6 @@ class Arm:
             output.check(what)
 
     def close(self) -> None:
-        """Give the graphs back."""
         for graph in self.graphs or ():
             graph.close()
         self.graphs = None
@@ -151,21 +138,15 @@ class _Clocks:
 
 
 def sample(
-    stream: Any,
-    arms: Sequence[Arm],
-    windows: int,
-    clock: Kernel,
-    seed: int,
-    progress: Progress = lambda line: None,
-    what: str = "",
-) -> dict[str, Samples]:
+    stream: Any, arms: Sequence[Arm], windows: int, clock: Kernel, seed: int,
+    progress: Progress = lambda line: None, what: str = "",
+) -> dict[str, Samples]:  # fmt: skip
     """Time all arms in `windows` interleaved windows. Every arm was built, and is checked again at the end.
 
     Returns Samples by arm name. Raises WrongResult, Unavailable where the GPU has no room, Fault.
     """
     order = intervals.abba(len(arms), windows, seed)
-    times = np.full((len(arms), windows, 2), np.nan)
-    clocks = np.full((len(arms), windows, 2), np.nan)
+    times, clocks = np.full((2, len(arms), windows, 2), np.nan)
     steps = order.shape[1]
     marks = _Clocks(clock, 2 * steps)
     with marks.buffer, tried(f"timing {what}".strip()):
@@ -177,24 +158,14 @@ def sample(
         told = time.monotonic()
         for w in range(windows):
             for step, k in enumerate(order[w]):
-                graphs = arms[k].graphs
-                assert graphs, "build() comes first"
-                once, twice = graphs
-                start, middle, end = events[step]
                 marks.mark(stream, 2 * step)
-                stream.record(start)
-                once.replay()
-                stream.record(middle)
-                twice.replay()
-                stream.record(end)
+                _replay(stream, arms[k], events[step])
                 marks.mark(stream, 2 * step + 1)
             stream.sync()
             hertz = marks.hertz()
             seen = [0] * len(arms)
             for step, k in enumerate(order[w]):
-                start, middle, end = events[step]
-                slope_ms = ((end - middle) - (middle - start)) / len(arms[k].launches)
-                times[k, w, seen[k]] = slope_ms * 1e-3
+                times[k, w, seen[k]] = _slope_s(arms[k], events[step])
                 clocks[k, w, seen[k]] = hertz[step]
                 seen[k] += 1
             if time.monotonic() - told > 2.0:
@@ -213,25 +184,33 @@ def _events(stream: Any, count: int) -> list[Any]:
         return [stream.device.create_event(EventOptions(timing_enabled=True)) for _ in range(count)]
 
 
+def _replay(stream: Any, arm: Arm, events: Sequence[Any]) -> None:
+    """Enqueue one replay of each graph between three events."""
+    assert arm.graphs, "build() comes first"
+    stream.record(events[0])
+    for graph, event in zip(arm.graphs, events[1:], strict=True):
+        graph.replay()
+        stream.record(event)
+
+
+def _slope_s(arm: Arm, events: Sequence[Any]) -> float:
+    start, middle, end = events
+    return float(((end - middle) - (middle - start)) / len(arm.launches) * 1e-3)
+
+
 def replay_s(stream: Any, arm: Arm) -> float:
     """Seconds per launch of one replay of each graph, by slope: a single sample, for other harnesses."""
-    assert arm.graphs, "build() comes first"
-    start, middle, end = _events(stream, 3)
+    events = _events(stream, 3)
     with tried(f"timing {arm.name}"):
-        stream.record(start)
-        arm.graphs[0].replay()
-        stream.record(middle)
-        arm.graphs[1].replay()
-        stream.record(end)
-        end.sync()
-        return float((end - middle) - (middle - start)) * 1e-3 / len(arm.launches)
+        _replay(stream, arm, events)
+        events[2].sync()
+        return _slope_s(arm, events)
 
 
 def event_loop_s(stream: Any, arm: Arm) -> float:
-    """Seconds per launch of a plain loop of launches between two events: the slope's cross-check.
+    """Seconds per launch of a plain loop of launches between two events, median of 5 rounds over all copies.
 
-    Median of 5 rounds; every round walks all copies. Launch overhead hides only behind kernels of
-    some 50 us and more, so nothing shorter is to be compared with it.
+    The slope's cross-check: launch overhead hides only behind kernels of some 50 us and more.
     """
     start, end = _events(stream, 2)
     out = []
@@ -246,8 +225,7 @@ def event_loop_s(stream: Any, arm: Arm) -> float:
     return float(np.median(out))
 
 
-MOST_NODES = 768
-"""Nodes of a graph that more copies would not make colder."""
+MOST_NODES = 768  # of a graph: more copies would not make it colder
 
 
 def rotation(stored_bytes: int, l2_bytes: int, free_bytes: int) -> int:
@@ -256,16 +234,14 @@ def rotation(stored_bytes: int, l2_bytes: int, free_bytes: int) -> int:
     4 GiB of copies where memory allows (a sixth of what is free at most), never less than
     max(4 x L2, 1 GiB) where it does not, and no more than MOST_NODES beyond that floor.
     """
-    floor = max(4 * l2_bytes, 1 << 30)
-    want = max(min(4 << 30, free_bytes // 6), min(floor, free_bytes // 6))
+    floor, most = max(4 * l2_bytes, 1 << 30), free_bytes // 6
+    want = max(min(4 << 30, most), min(floor, most))
     copies = -(-want // stored_bytes)
     if copies > MOST_NODES:
         copies = max(MOST_NODES, -(-floor // stored_bytes))
-    return max(1, min(copies, free_bytes // 6 // stored_bytes))
+    return max(1, min(copies, most // stored_bytes))
 
 
 def synchronize() -> None:
     """Wait for everything on the current context."""
-    from cuda.bindings import driver
-
-    call(driver.cuCtxSynchronize)
+    call("cuCtxSynchronize")

@@ -1,14 +1,11 @@
-"""Why an L1 verdict came out so.
-
-Bytes, registers, occupancy and what binds; and what a gain is worth. Pure.
-"""
+"""Why an L1 verdict came out so: bytes, registers, occupancy, what binds; and what a gain is worth. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from probes.core.types import BadInput
-from probes.engine.judge import find
+from probes.engine.judge import both, find
 from probes.engine.probe import Contest
 from probes.l1 import table
 from probes.report import tables
@@ -25,13 +22,12 @@ def pair(rows: Sequence[Row], contest: Contest, variant: str) -> tuple[Row, Row]
 
     dpl by the dispatcher's own flip, as recorded; a ring against the ring that is its contest's baseline.
     """
-    if not rows:
-        return None
+    if not rows or contest.baseline == table.RING_BASELINE:
+        return both(rows, contest, variant)
     group, backend = rows[0].group, rows[0].backend
     base = find(rows, group, contest.baseline, backend)
-    if base is None or contest.baseline == table.RING_BASELINE:
-        row = find(rows, group, variant, backend)
-        return (row, base) if row and base else None
+    if base is None:
+        return None
     assert base.of, "a dispatched row says what ran"
     form = table.variant(base.of).form.name
     own = find(rows, group, "dispatch_dpl" if variant == "dpl" else f"{variant}_{form}", backend)
@@ -60,13 +56,10 @@ def why(rows: Sequence[Row], contest: Contest, row: Row, base: Row, found: Inter
             f"{100 * base.fraction_of_same_bytes_read:.0f} % of a plain read of its bytes"
         )
     parts.append(f"{layout} moves {100 * (1 - row.traffic_bytes / base.traffic_bytes):.1f} % fewer bytes")
-    if (row.registers, row.blocks_per_sm) != (base.registers, base.blocks_per_sm):
-        parts.append(
-            f"at {row.registers} registers and {row.blocks_per_sm} blocks/SM "
-            f"against {base.registers} and {base.blocks_per_sm}"
-        )
-    else:
-        parts.append(f"at the same {row.registers} registers and {row.blocks_per_sm} blocks/SM")
+    costs = f"{row.registers} registers and {row.blocks_per_sm} blocks/SM"
+    same = (row.registers, row.blocks_per_sm) == (base.registers, base.blocks_per_sm)
+    against = f"{costs} against {base.registers} and {base.blocks_per_sm}"
+    parts.append(f"at the same {costs}" if same else f"at {against}")
     if row.geometry != base.geometry:
         parts.append(f"in geometry {row.geometry} against {base.geometry}")
     x, y = (find(rows, row.group, f"{lay}_stream", row.backend) for lay in (layout, "padded"))

@@ -13,7 +13,7 @@ from probes.core.types import Backend, Unavailable
 from probes.engine.arms import Kernels
 from probes.engine.bench import Bench, Spec
 from probes.engine.plan import Planned
-from probes.engine.probe import Arms, Case, Evidence, Variant
+from probes.engine.probe import Arms, Case, Variant
 from probes.engine.profile import once
 from probes.formats import checksum
 from probes.formats.layouts import LAYOUTS
@@ -37,10 +37,7 @@ class Layouts:
     copies: int
     stack: ExitStack
     whole: dict[str, data.U32]
-    """Every row's words once one variant has passed the oracle.
-
-    By 'sum' or, of the stream form, by layout.
-    """
+    """Every row's words once one variant has passed the oracle: by 'sum', or by layout of the stream form."""
 
     def rotation_bytes(self, planned: Planned) -> int:
         """Bytes that a variant's launches rotate over."""
@@ -49,7 +46,7 @@ class Layouts:
         return self.host.packed[v.layout.name].nbytes * self.copies
 
 
-class LayoutArms:
+class LayoutArms(Arms):
     """See `probes.engine.probe.Arms`."""
 
     def __init__(self, bench: Bench, args: argparse.Namespace, kernels: Kernels) -> None:
@@ -59,26 +56,24 @@ class LayoutArms:
         """The weights in the layouts that the variants read. Raises Unavailable where they have no room."""
         used = {v.layout.name for v in variants if isinstance(v, Matvec)}
         needed = [lay for lay in LAYOUTS if lay.name in used]
-        self.bench.progress(f"{case.id}: {case.shape} weights, {len(needed)} layouts")
+        self.bench.progress(f"{case.id}: {case.matrix} weights, {len(needed)} layouts")
         host = data.weights(case, needed, self.bench.seed, self.args.gguf)
         free, _ = self.bench.gpu.free_bytes()
         most = max(p.nbytes for p in host.packed.values())
         copies = timing.rotation(most, self.bench.gpu.facts.l2_bytes, free // max(1, len(needed)) * 4)
-        if most * len(needed) > free:
-            raise Unavailable(
-                f"{case.id} needs {most * len(needed) >> 20} MiB on the GPU, {free >> 20} MiB are free"
-            )
+        if (size := most * len(needed)) > free:
+            raise Unavailable(f"{case.id} needs {size >> 20} MiB on the GPU, {free >> 20} MiB are free")
         device = {name: stack.enter_context(Buffer.of(p, copies)) for name, p in host.packed.items()}
         return Layouts(case, host, device, stack.enter_context(Buffer.of(host.x8)), copies, stack, {})
 
     def arm(self, material: Layouts, planned: Planned, name: str, backend: Backend) -> Arm:
         """One variant's arm. The first of a kind is held to the oracle's rows, all others to all of its rows.
 
-        Under --once every arm is held to the oracle's rows alone, and nothing is launched here.
+        Under --once every arm is held to the oracle's rows, and nothing is launched here.
         """
         v, w = planned.variant, material
-        assert isinstance(v, Matvec) and w.case.shape, "a variant of L1, on a matrix"
-        od, weights, stream = w.case.shape.od, w.device[v.layout.name], v.form.name == "stream"
+        assert isinstance(v, Matvec), "a variant of L1"
+        od, weights, stream = w.case.matrix.od, w.device[v.layout.name], v.form.name == "stream"
         out = w.stack.enter_context(Buffer(4 * od))
         counter = 0
         if planned.ring and planned.ring.drawn:  # a graph's launches follow each other: one word is enough
@@ -111,23 +106,14 @@ class LayoutArms:
                 key = table.READ_OF.get(layout, f"read_{layout}"), backend
                 if key not in out:
                     sums = w.stack.enter_context(Buffer(4 * want.size))
-                    out[key] = self.bench.read(
-                        w.case, *key, w.device[layout], packed.nbytes, w.copies, sums, want
-                    )
+                    held, size = w.device[layout], packed.nbytes
+                    out[key] = self.bench.read(w.case, *key, held, size, w.copies, sums, want)
         return list(out.values())
-
-    def prove(self, material: Layouts, planned: Planned, spec: Spec) -> Evidence:
-        """Nothing besides the times."""
-        return Evidence()
 
     def settle(self, material: Layouts, planned: Planned, arm: Arm, row: Row, rows: Sequence[Row]) -> None:
         """Nothing more to say."""
         if planned.variant.role == "choice":
             row.notes.append(f"dispatched to {planned.variant.of}")
-
-    def more(self, material: Layouts, variants: Sequence[Variant]) -> list[Row]:
-        """No rows besides the arms'."""
-        return []
 
     def once(self, material: Layouts, arms: Sequence[tuple[Spec, Arm]]) -> list[Row]:
         """Each arm once."""
@@ -139,8 +125,8 @@ def launch(planned: Planned, kernel: Kernel, w: Layouts, pointers: tuple[int, in
 
     counter: for a ring, the address of one word that is 0, of no other launch that may run meanwhile.
     """
-    v, shape = planned.variant, w.case.shape
-    assert isinstance(v, Matvec) and shape, "a variant of L1, on a matrix"
+    v, shape = planned.variant, w.case.matrix
+    assert isinstance(v, Matvec), "a variant of L1"
     args = (pointers[0], w.activations.address, pointers[1])
     stride = v.layout.row_stride(shape.nbe)
     if planned.ring is None:

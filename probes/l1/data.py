@@ -25,20 +25,17 @@ U32: TypeAlias = NDArray[np.uint32]
 class Weights:
     """One case's data on the host."""
 
-    packed: dict[str, U8]
-    """By layout, u8[od, stride]."""
+    packed: dict[str, U8]  # by layout, u8[od, stride]
     x8: U8
     rows: NDArray[np.int64]
     """The rows that the oracle computed: all of a small matrix, else a seeded sample."""
-    want: U32
-    """Their sums, as words."""
-    streamed: dict[str, U32]
-    """Their checksums of the stream form, by layout."""
+    want: U32  # their sums, as words
+    streamed: dict[str, U32]  # their checksums of the stream form, by layout
 
 
 def weights(case: Case, layouts: Sequence[Layout], seed: int, file: Path | None) -> Weights:
     """A case's weights in the needed layouts: seeded, or out of a GGUF file. Raises BadInput."""
-    shape = case.shape
+    shape = case.matrix
     assert shape, "a case of L1 has its shape"
     raw = gguf_file.read(file, case.tensors[0])[0] if file and case.tensors else q6k.random_raw(shape, seed)
     x8 = q8.random_x8(shape.id, seed + 1)
@@ -55,9 +52,9 @@ def check(case: Case, args: argparse.Namespace) -> None:
 
 
 def show() -> None:
-    """Every layout unpacks to the very bytes it was packed from, and so gives the oracle's own result.
+    """Every layout unpacks to the bytes it was packed from and gives the oracle's own result: a small check.
 
-    Shown at a small size before anything is predicted. Raises WrongResult.
+    Raises WrongResult.
     """
     shape = Shape(3, 1280)
     raw, x8 = q6k.random_raw(shape, 1), q8.random_x8(shape.id, 2)
@@ -66,6 +63,5 @@ def show() -> None:
         back = packing.unpack(packing.pack(raw, lay), lay, shape.nbe)
         bad = np.flatnonzero(q6k.reference(back, x8).view(np.uint32) != want.view(np.uint32))
         if bad.size or not np.array_equal(back, raw):
-            raise WrongResult(
-                f"layout {lay.name} does not give back its weights", int(bad[0]) if bad.size else 0, back, raw
-            )
+            first = int(bad[0]) if bad.size else 0
+            raise WrongResult(f"layout {lay.name} does not give back its weights", first, back, raw)

@@ -1,10 +1,10 @@
-"""How each L1 form is launched on a device: geometry and figures of all of them, in one place.
+"""How each L1 form is launched on a device.
 
     loop, pf, pf3, stream   a block per row
     ring, async             a persistent grid; its geometry out of device/tuned, or by the default rule
 
-Of both rings a block is a warp per virtual warp that owns a unit, and a producer warp: it feeds by bulk
-copies (ring; sm_90 and up) or by copies of 16 bytes (async; sm_80 and up).
+A ring's block is a warp per virtual warp that owns a unit, and a producer warp, which copies in bulk (ring;
+sm_90 and up) or 16 bytes at a time (async; sm_80 and up).
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def plan(v: Variant, case: Case, facts: DeviceFacts, args: argparse.Namespace, b
 
     Raises BadInput (a stride that cannot be) and Unavailable with the reason for a SKIPPED row.
     """
-    assert isinstance(v, Matvec) and case.shape, "a variant of L1, on a matrix"
-    form, shape, held = v.form, case.shape, args.blocks_per_sm or 0
+    assert isinstance(v, Matvec), "a variant of L1"
+    form, shape, held = v.form, case.matrix, args.blocks_per_sm or 0
     stride = v.layout.row_stride(shape.nbe)
     if refusal := form.refuses(shape):
         raise Unavailable(refusal)
@@ -147,18 +147,10 @@ def points(
     if swept:
         timed = sorted((r for r in rows if r.time_s and r.role == "point"), key=lambda r: r.time_s or 0.0)
         best = {f: [r for r in timed if r.of and table.variant(r.of).form.name == f][:FEW] for f in forms}
-        every = [
-            (lay, form, Geometry.parse(r.geometry or ""))
-            for lay in layouts
-            if lay.name not in swept
-            for form in forms
-            for r in best[form]
-        ]
-    assert case.shape, "a case of L1 has its shape"
-    return [
-        (f"{lay.name}_{form}@{g}", partial(_point, table.variant(f"{lay.name}_{form}"), case.shape, g, facts))
-        for lay, form, g in every
-    ]
+        left = [lay for lay in layouts if lay.name not in swept]
+        every = [(x, f, Geometry.parse(r.geometry or "")) for x in left for f in forms for r in best[f]]
+    found = [(table.variant(f"{lay.name}_{form}"), g) for lay, form, g in every]
+    return [(f"{v.name}@{g}", partial(_point, v, case.matrix, g, facts)) for v, g in found]
 
 
 def _point(v: Matvec, shape: Shape, geometry: Geometry, facts: DeviceFacts) -> Planned:
@@ -175,10 +167,7 @@ def predicted(
 
 
 def digest(file: str, device: str) -> list[object]:
-    """The launches of a report.
-
-    Every variant's on its shape, and the device's tuned rows; a sweep's candidates.
-    """
+    """The launches of a report: every variant's on its shape, and the tuned rows; a sweep's candidates."""
     if file == "l1-sweep":
         return [CANDIDATES]
     out: list[object] = [

@@ -50,11 +50,8 @@ def sections(rows: Sequence[Row], markdown: bool) -> list[str]:
 def _nearest(rows: Sequence[Row], group: str, backend: str) -> limit.Nearest | None:
     """The fastest kernel of one case and backend that gives the product to the bit; stream only reads."""
     names = {v.name for v in table.every() if v.form.name != "stream"}
-    mine = [
-        r
-        for r in rows
-        if (r.group, r.backend) == (group, backend) and r.samples_s and r.bitwise and r.variant in names
-    ]
+    mine = [r for r in rows if (r.group, r.backend) == (group, backend) and r.samples_s and r.bitwise]
+    mine = [r for r in mine if r.variant in names]
     best = min(mine, key=lambda r: r.time_s or 0.0, default=None)
     if best is None or not best.fraction_of_same_bytes_read or not best.read:
         return None
@@ -105,16 +102,8 @@ def _clocks(rows: Sequence[Row], title: str, markdown: bool) -> list[str]:
             times = (r.time_s, r.event_loop_time_s, r.profiler_time_s)
             off = [tables.format_percent(t / r.time_s - 1, 1, sign=True) for t in times[1:]]
             lines.append([r.case, r.variant, r.backend, *map(tables.format_time, times), *off])
-    heads = [
-        "case",
-        "variant",
-        "backend",
-        "graph slope",
-        "event loop",
-        "profiler",
-        "loop off",
-        "profiler off",
-    ]
+    heads = ["case", "variant", "backend", "graph slope", "event loop", "profiler"]
+    heads += ["loop off", "profiler off"]
     text = tables.table(heads, lines, markdown, left=heads[:3])
     return [f"{title}Three clocks on the same kernel\n\n{text}"] if lines else []
 
@@ -146,10 +135,8 @@ def _memory(rows: Sequence[Row], markdown: bool) -> str:
     lines = []
     for name, tensors in held.items():
         content = sum(n * table.content_bytes(shape) for shape, n in tensors)
-        planes = [
-            sum(n * layouts.ledger(layouts.layout(lay), shape).stored_bytes for shape, n in tensors)
-            for lay in ("dpl", "gpl")
-        ]
+        both = [layouts.layout(name) for name in ("dpl", "gpl")]
+        planes = [sum(n * layouts.ledger(lay, s).stored_bytes for s, n in tensors) for lay in both]
         lines.append([name, *(tables.format_bytes(size) for size in (content, *planes))])
     return tables.table(["model", "q6_K content", "dpl", "gpl"], lines, markdown, left=["model"])
 
@@ -209,14 +196,13 @@ def readme(rows: Sequence[Row]) -> str:
 
 def recorded(case: Case) -> Iterator[Row]:
     """The record's own figures for a case, as rows."""
-    assert case.shape, "a case of L1 has its shape"
     for layout in ("padded", "dpl", "gs"):
         rate = record.figure("l1", case.id, layout, "content_gbps")
         change = record.figure("l1", case.id, layout, "time_change")
         if rate is None and change is None:
             continue
         row = Row(probe="l1", case=case.id, variant=layout, backend="cu", source="recorded", device="gb10")
-        row.shape, row.content_bytes = [case.shape.od, case.shape.id], table.content_bytes(case.shape)
+        row.shape, row.content_bytes = [case.matrix.od, case.matrix.id], table.content_bytes(case.matrix)
         if rate is not None:
             row.content_gbps = rate.number
             row.time_s = row.content_bytes / rate.number / 1e9

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from probes.core.types import VIRTUAL_THREADS, BadInput, Shape
+from probes.core.types import VIRTUAL_THREADS, BadInput, Shape, check_case
 from probes.engine.probe import Case, Contest, Fit, Variant
 from probes.formats.layouts import BLOCK_BYTES, LAYOUTS, Layout
 
@@ -22,7 +22,7 @@ SWEEP = "geometries"
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One kind of q6_K tensor in a model: the case's id, its shape, and how often a step runs it."""
+    """A kind of q6_K tensor in a model; a decode step runs it `count` times."""
 
     case: str
     shape: Shape
@@ -31,7 +31,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model's q6_K tensors. `name` is the suffix of its cases, `title` what a report prints."""
+    """A model's q6_K tensors; its cases end in `name`, a report prints `title`."""
 
     name: str
     title: str
@@ -39,22 +39,18 @@ class Model:
 
 
 def q6k_layers(layers: int) -> int:
-    """Layers whose ffn_down and attn_v a q4_K_M file keeps in q6_K, by llama.cpp's rule.
-
-    The first and last eighth, and every third between: 24 of 48 in a 14B model, 14 of 28 in a 7B one.
-    """
+    """Layers whose ffn_down and attn_v a q4_K_M file keeps in q6_K, by llama.cpp's rule: 24 of 48 in 14B."""
     eighth = layers // 8
     return sum(i < eighth or i >= 7 * layers // 8 or (i - eighth) % 3 == 2 for i in range(layers))
 
 
 def _model(name: str, layers: int, hidden: int, ffn: int, kv: int, vocabulary: int) -> Model:
     count = q6k_layers(layers)
-    tensors = (
+    return Model(name, f"{name.upper()} q4_K_M", (
         Tensor(f"ffn_down_{name}", Shape(hidden, ffn), count),
         Tensor(f"lm_head_{name}", Shape(vocabulary, hidden), 1),
         Tensor(f"attn_v_{name}", Shape(kv, hidden), count),
-    )
-    return Model(name, f"{name.upper()} q4_K_M", tensors)
+    ))  # fmt: skip
 
 
 MODELS: tuple[Model, ...] = (
@@ -66,18 +62,13 @@ MODELS: tuple[Model, ...] = (
 CASES: tuple[Case, ...] = tuple(
     Case(id=t.case, shape=t.shape, counts={m.name: t.count}) for m in MODELS for t in m.tensors
 )
-"""ffn_down, lm_head and attn_v of 14B and 7B: every q6_K shape that a q4_K_M model runs per step."""
-
 QUICK_CASES = ("ffn_down_14b",)
 """What --quick measures: the shape that the record measured first; a model's sum wants them all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One kernel form.
-
-    Its name, its kernel file, and the unit counts it is right for (exclusive, inclusive).
-    """
+    """One kernel form: its kernel file, and the unit counts it is right for (exclusive, inclusive)."""
 
     name: str
     above: int
@@ -88,9 +79,8 @@ class Form:
         """Why this form must not be launched on `shape`, '' where it may."""
         if self.above < shape.nunits <= self.upto:
             return ""
-        return (
-            f"{self.name} is right only for {self.above} < units <= {self.upto}; {shape} has {shape.nunits}"
-        )
+        right = f"{self.name} is right only for {self.above} < units <= {self.upto}"
+        return f"{right}; {shape} has {shape.nunits}"
 
 
 FORMS: tuple[Form, ...] = (
@@ -188,46 +178,29 @@ def flip_env(name: str) -> dict[str, str]:
 
 
 def variants(args: argparse.Namespace, case: Case) -> list[Variant]:
-    """What the flags ask for, and padded as its baseline: in the loop form, and with ring in that too.
-
-    Then the A/A arms of what is there, and both sides of the flip where their layouts are.
-    """
-    asked = [
-        v
-        for v in every()
-        if (not args.layout or v.layout.name in args.layout) and (not args.form or v.form.name in args.form)
-    ]
+    """What the flags ask for and its baselines, then their A/A arms, then both sides of the flip."""
+    asked = [v for v in every() if not args.layout or v.layout.name in args.layout]
+    asked = [v for v in asked if not args.form or v.form.name in args.form]
     kept = {v.name for v in asked} | {BASELINE}
     if any(v.form.name == "ring" for v in asked):
         kept.add(RING_BASELINE)
     chosen: list[Variant] = [v for v in every() if v.name in kept]
-    chosen += [_again(name, variant(of)) for name, of in AGAIN.items() if of in kept]
+    chosen += [
+        replace(variant(of), name=name, role="again", of=of) for name, of in AGAIN.items() if of in kept
+    ]
     if not args.layout or "dpl" in args.layout:
-        assert case.shape, "a case of L1 has its shape"
         for name in FLIP:
-            ran = variant(dispatch(case.shape, dpl_built=True, env=flip_env(name)))
-            chosen.append(
-                Matvec(
-                    name=name, role="choice", of=ran.name, baseline=BASELINE, layout=ran.layout, form=ran.form
-                )
-            )
+            ran = variant(dispatch(case.matrix, dpl_built=True, env=flip_env(name)))
+            chosen.append(replace(ran, name=name, role="choice", of=ran.name))
     return chosen
-
-
-def _again(name: str, of: Matvec) -> Matvec:
-    return Matvec(name=name, role="again", of=of.name, baseline=BASELINE, layout=of.layout, form=of.form)
 
 
 def cases(args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:
     """The cases that the flags ask for: the table's, or a GGUF file's q6_K tensors, one per shape."""
-    import difflib
-
     if args.gguf is None:
         known = {c.id: c for c in CASES}
         for name in args.case or ():
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=3, cutoff=0.3) or list(known)
-                raise BadInput(f"there is no case {name!r}; did you mean {', '.join(close)}?")
+            check_case(name, known)
         if args.case:
             return [known[n] for n in dict.fromkeys(args.case)]
         return [c for c in CASES if not args.quick or c.id in QUICK_CASES]
@@ -265,11 +238,6 @@ def alone(args: argparse.Namespace) -> bool:
     return bool(args.sweep)
 
 
-def windows(kind: str, args: argparse.Namespace) -> int:
-    """L1 has no sweep over cases of its own."""
-    return int(args.windows)
-
-
 def check_flags(args: argparse.Namespace) -> None:
     """BadInput for flags that exclude each other."""
     if args.tensor is not None and args.gguf is None:
@@ -285,9 +253,8 @@ def check_flags(args: argparse.Namespace) -> None:
         ("--processes", args.processes > 1),
     ):  # fmt: skip
         if given:
-            raise BadInput(
-                f"--sweep measures geometries of the built-in shapes in one go: it does not go with {flag}"
-            )
+            what = "--sweep measures geometries of the built-in shapes in one go"
+            raise BadInput(f"{what}: it does not go with {flag}")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -296,30 +263,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
     names = [lay.name for lay in LAYOUTS]
     parser.add_argument(
-        "--layout",
-        action="append",
-        choices=names,
+        "--layout", action="append", choices=names,
         help="only this layout (repeatable); padded stays as baseline",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--form", action="append", choices=[f.name for f in FORMS], help="only this kernel form (repeatable)"
     )
     parser.add_argument("--gguf", type=Path, metavar="FILE", help="measure a model file's own q6_K tensors")
     parser.add_argument("--tensor", metavar="NAME", help="with --gguf: only this tensor")
     parser.add_argument(
-        "--sweep",
-        action="store_true",
+        "--sweep", action="store_true",
         help="measure every geometry of ring and async instead, and say what the tuning table should hold",
-    )
-
-
-def child_flags(args: argparse.Namespace) -> list[str]:
-    """L1's own flags again, for a child process."""
-    out = [x for name in args.layout or () for x in ("--layout", name)]
-    out += [x for name in args.form or () for x in ("--form", name)]
-    for flag, value in (("--gguf", args.gguf), ("--tensor", args.tensor)):
-        out += [flag, str(value)] if value is not None else []
-    return out
+    )  # fmt: skip
 
 
 def stem(args: argparse.Namespace) -> str:

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from probes.device.tuning import Chosen
 from probes.engine import sweep
-from probes.engine.judge import find, over
+from probes.engine.judge import both, find, floor, over
 from probes.engine.probe import Contest
 from probes.l2 import chains, plan, table
 from probes.l2.chains import ChainRing
 from probes.report.rows import Row
 from probes.report.tables import format_percent, format_ratio
+from probes.verdict import intervals
 from probes.verdict.intervals import Interval
 
 EARLIER_S = 50e-9
@@ -21,13 +22,7 @@ EARLIER_S = 50e-9
 SEED = 0
 """Of intervals beside a verdict, which decide nothing."""
 
-
-def pair(rows: Sequence[Row], contest: Contest, variant: str) -> tuple[Row, Row] | None:
-    """An arm and the plain graph of the same chain."""
-    if not rows:
-        return None
-    row, base = (find(rows, rows[0].group, name, rows[0].backend) for name in (variant, contest.baseline))
-    return (row, base) if row and base else None
+pair = both
 
 
 def blocked(row: Row, base: Row) -> str | None:
@@ -126,4 +121,34 @@ def best(rows: Sequence[Row], chain: str) -> dict[str, Chosen]:
         if late:
             own = plain.ring if plain and plain.ring != late.ring else None
             out[matrix] = replace(late, plain=own).row
+    return out
+
+
+# What any chain shows beyond the floor
+
+CONTEST = table.CONTESTS[0]
+"""Whose A/A pairs show the floor of every chain: they are the same for all."""
+
+
+def noise(rows: Sequence[Row], group: str, backend: str) -> float | None:
+    """The A/A floor of a group and backend."""
+    return floor(rows, CONTEST, group, backend, SEED)
+
+
+def claimed(row: Row, least: float) -> bool:
+    """Whether a row differs from the plain graph beyond the noise floor."""
+    if row.ratio_to_baseline is None or row.ratio_low is None:
+        return False
+    found = Interval(row.ratio_to_baseline, row.ratio_low, row.ratio_high or 0.0)
+    return intervals.claims_difference(found, least)
+
+
+def tail_points(rows: Sequence[Row]) -> list[tuple[Row, float]]:
+    """(row, floor of its point) of every PDL arm of the sweep over tails."""
+    out = []
+    for row in rows:
+        if row.sweep == table.TAILS and row.variant in table.JUDGED and row.ratio_low is not None:
+            least = noise(rows, row.group, row.backend)
+            if least is not None:
+                out.append((row, least))
     return out

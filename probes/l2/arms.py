@@ -1,10 +1,8 @@
-"""L2's chains on a GPU: weights, results and the words that must come out, and the arms over them.
+"""L2's chains on a GPU: weights, results, the words that must come out, and the arms over them.
 
-What must come out of a ring chain is made by the one-row-per-block kernel of decode13 (`l2_q6k_plain`, which
-has its own proofs) on activations that the host rotated; rows of some launches are held to the NumPy oracle
-here, so that no ring and no rotation on the device vouches for itself. Every kernel of a decode layer is held
-to the oracle, buffer by buffer; the words after all layers are those of decode13's plain launches, and every
-arm of both chains and backends must give them.
+A ring chain must give the words of decode13's one-row-per-block kernel (`l2_q6k_plain`) on activations that
+the host rotated; rows of some launches are held to the NumPy oracle. Every kernel of a decode layer is held
+to the oracle, buffer by buffer; every arm of both chains and backends must then give the same last words.
 """
 
 from __future__ import annotations
@@ -18,25 +16,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.core.types import Backend, LaunchConfig, Unavailable
+from probes.core.types import Backend, Unavailable
 from probes.engine.arms import Kernels
 from probes.engine.bench import Bench, Spec, cap_smem
 from probes.engine.plan import Planned
 from probes.engine.probe import Arms, Case, Evidence, Variant
 from probes.formats import chains as words
-from probes.formats import checksum, q6k
+from probes.formats import checksum
 from probes.formats import layer as decode_layer
-from probes.formats.checksum import bits
-from probes.formats.layer import F16
 from probes.formats.layouts import layout
 from probes.formats.packing import pack
 from probes.gpu import timing
-from probes.gpu.kernels import Kernel, Launch, int32
-from probes.gpu.memory import Buffer
+from probes.gpu.kernels import Kernel
+from probes.gpu.memory import Buffer, addresses, place
 from probes.gpu.timing import Arm, Output
 from probes.l2 import chains, data, plan, table
 from probes.l2.chains import Step
-from probes.l2.overlap import Chain, alone, gap_rows, kernel_rows, overlap, stable, waits
+from probes.l2.overlap import (
+    Chain,
+    alone,
+    check_layer,
+    expected,
+    gap_rows,
+    kernel_rows,
+    overlap,
+    stable,
+    waits,
+)  # fmt: skip
 from probes.l2.table import ChainCase, Launching
 from probes.report.rows import Row
 
@@ -46,16 +52,10 @@ NO_PREFERENCE, ALL_SHARED = -1, 100
 EMPTY_COPIES = 8
 """Empty chains in a replay: 192 launches, so that a slope is not lost in the events' own step."""
 
-ORACLE_ROWS = 256
-"""Rows that the oracle checks, of each launch that it looks at."""
-
 
 @dataclass
 class Opened:
-    """One case on the device.
-
-    A chain of each backend, and where it is a ring's one that reads the same bytes.
-    """
+    """A case's chain of each backend, and for a ring's one more that reads the same bytes."""
 
     case: ChainCase
     chains: dict[Backend, Chain]
@@ -69,17 +69,19 @@ class Opened:
 
 @dataclass
 class LayerOnDevice:
-    """The decode layers' weights, shared by all KV lengths and chains."""
+    """The decode layers' weights, shared by all KV lengths and chains.
 
-    layer: data.Layer
+    `finals`: by KV length the words after all layers, once decode13's kernels were held to the oracle.
+    """
+
+    layer: data.LayerOracle
     device: dict[str, Buffer]
     shared: dict[str, Buffer]
     count: int
     finals: dict[int, NDArray[np.uint32]] = field(default_factory=dict)
-    """The words after all layers, by KV length, once decode13's kernels were held to the oracle."""
 
 
-class ChainArms:
+class ChainArms(Arms):
     """See `probes.engine.probe.Arms`."""
 
     def __init__(self, bench: Bench, args: argparse.Namespace, kernels: Kernels, keep: ExitStack) -> None:
@@ -100,15 +102,11 @@ class ChainArms:
             return self._stream(case, mine, stack)
         if case.chain == "compute24":
             return Opened(case, {b: self._compute(case, b, k, stack) for b, k in mine.items()})
-        nothing = stack.enter_context(Buffer(16))
-        kept = Output(nothing, 1, np.array([0xFFFFFFFF], np.uint32))
+        kept = Output(stack.enter_context(Buffer(16)), 1, np.array([0xFFFFFFFF], np.uint32))
         return Opened(case, {b: Chain(case, b, k, [{}] * EMPTY_COPIES, kept) for b, k in mine.items()})
 
     def _capped(self, kernels: Sequence[str], mine: Any, held: int) -> dict[str, int]:
-        """Shared memory by kernel that holds every kind of it to `held` blocks per SM; empty for 0.
-
-        A ring is left alone: its grid is persistent and holds itself to its blocks.
-        """
+        """Shared memory by kernel that holds it to `held` blocks per SM; empty for 0. A ring holds itself."""
         out = {}
         for name in sorted(set(kernels) - set(chains.RINGS)) if held else ():
             kinds = [k for n, k in mine.items() if n.rpartition("_")[0] == f"l2_{name}"]
@@ -118,12 +116,14 @@ class ChainArms:
             out[name] = smem
         return out
 
-    def _copies(self, what: str, size: int) -> int:
-        """Copies of `size` bytes to rotate over. Raises Unavailable where not even they fit."""
+    def _copies(self, what: str, size: int, spare: int = 1) -> int:
+        """Copies of `size` bytes to rotate over. Raises Unavailable without room for `spare` times them."""
         free, _ = self.bench.gpu.free_bytes()
         count = timing.rotation(size, self.bench.gpu.facts.l2_bytes, free)
-        if size * count > free:
-            raise Unavailable(f"{what} needs {size >> 20} MiB on the GPU, {free >> 20} are free")
+        if spare * size * count > free:
+            raise Unavailable(
+                f"{what} needs {spare * size * count >> 20} MiB on the GPU, {free >> 20} are free"
+            )
         return count
 
     def _stream(self, case: ChainCase, mine: Kernels, stack: ExitStack) -> Opened:
@@ -134,42 +134,28 @@ class ChainArms:
         count = self._copies(case.id, size * n)
         weights = stack.enter_context(Buffer.of(raw, n * count))
         start = words.start(tiles, self.bench.seed)
-        first, a, b = (
-            stack.enter_context(x) for x in (Buffer.of(start), Buffer(4 * tiles), Buffer(4 * tiles))
-        )
-        output = Output(b, tiles, words.stream(checksum.read_xors(raw), start, n))
-        fixed = {"start": first.address, "a": a.address, "b": b.address}
-        copies = _copied(fixed, weights, n, count)
-        held = self.args.blocks_per_sm or 0
+        own = place(stack, start=start, a=4 * tiles, b=4 * tiles)
+        output = Output(own["b"], tiles, words.stream(checksum.read_xors(raw), start, n))
+        copies, held = _copied(addresses(own), weights, n, count), self.args.blocks_per_sm or 0
         return Opened(case, {
-            backend: Chain(
-                case, backend, k, copies, output, self._capped(["stream"], k, held), size * n * count
-            )
-            for backend, k in mine.items()
+            b: Chain(case, b, k, copies, output, self._capped(["stream"], k, held), size * n * count)
+            for b, k in mine.items()
         })  # fmt: skip
 
     def _compute(self, case: ChainCase, backend: Backend, mine: Any, stack: ExitStack) -> Chain:
-        """A compute chain.
-
-        Its launches fill `waves` waves with the blocks per SM that the case counts with.
-        """
+        """A compute chain: launches of `waves` waves, at the blocks per SM that the case counts with."""
         smem = self._capped([case.kernel], mine, case.held)
         kinds = [k for n, k in mine.items() if n.rpartition("_")[0] == f"l2_{case.kernel}"]
         blocks = min(k.blocks_per_sm(chains.BLOCK, smem.get(case.kernel, 0)) for k in kinds)
         if blocks != case.blocks[backend]:
-            raise Unavailable(
-                f"{case.blocks[backend]} blocks per SM of {case.kernel} are not to be had: {blocks}"
-            )
+            raise Unavailable(f"{case.kernel} has {blocks} blocks per SM, not {case.blocks[backend]}")
         steps = plan.steps_of(case, self.bench.gpu.facts, backend)
         threads, wide = steps[0].grid * chains.BLOCK, case.kernel == "wide"
         start = words.start(threads, self.bench.seed)
-        first, a, b = (
-            stack.enter_context(x) for x in (Buffer.of(start), Buffer(4 * threads), Buffer(4 * threads))
-        )
+        own = place(stack, start=start, a=4 * threads, b=4 * threads)
         each = words.CONSTANTS.wide if wide else words.CONSTANTS.narrow
         want = words.compute_fast(each, int(steps[0].args[-1]), start, len(steps))
-        addresses = {"start": first.address, "a": a.address, "b": b.address}
-        return Chain(case, backend, mine, [addresses] * 2, Output(b, threads, want), smem)
+        return Chain(case, backend, mine, [addresses(own)] * 2, Output(own["b"], threads, want), smem)
 
     def _matrix(self, case: ChainCase, mine: Kernels, stack: ExitStack) -> Opened:
         """A chain of one matrix, and the one that reads the same bytes."""
@@ -180,66 +166,30 @@ class ChainArms:
         packed, x8 = pack(raw, layout("dpl")), data.activations(m, seed + 12)
         size, od = packed.nbytes, m.shape.od
         tiles, rest = divmod(size, words.CONSTANTS.tile)
-        assert not rest, "a chain that reads the same bytes reads whole tiles"
+        assert not rest, "a read chain reads whole tiles"
         count = self._copies(case.id, size * n)
         weights = stack.enter_context(Buffer.of(packed, n * count))
         start = words.start(tiles, seed)
-        shared = {
-            name: stack.enter_context(buffer)
-            for name, buffer in (
-                ("start8", Buffer.of(x8)), ("a8", Buffer(x8.nbytes)), ("b8", Buffer(x8.nbytes)),
-                ("out", Buffer(4 * od * n)), ("start", Buffer.of(start)), ("a", Buffer(4 * tiles)),
-                ("b", Buffer(4 * tiles)),
-            )
-        }  # fmt: skip
-        fixed = {name: buffer.address for name, buffer in shared.items()}
+        each = {"a8": x8.nbytes, "b8": x8.nbytes, "out": 4 * od * n, "a": 4 * tiles, "b": 4 * tiles}
+        shared = place(stack, start8=x8, start=start, **each)
+        fixed = addresses(shared)
         fixed |= {f"out.{k}": fixed["out"] + 4 * od * k for k in range(n)}
         copies = _copied(fixed, weights, n, count)
-        want = self._expected(m, raw, x8, next(iter(mine.values()))["l2_q6k_plain"], weights.address)
+        want = expected(self.bench, m, raw, x8, next(iter(mine.values()))["l2_q6k_plain"], weights.address)
         output = Output(shared["out"], want.size, want.reshape(-1))
         xors = words.stream(checksum.read_xors(packed.reshape(-1)), start, n)
         read, rotation = Output(shared["b"], tiles, xors), size * n * count
-        return Opened(
-            case,
-            {b: Chain(case, b, k, copies, output, rotation_bytes=rotation) for b, k in mine.items()},
-            {b: Chain(case, b, k, copies, read, rotation_bytes=rotation) for b, k in mine.items()},
-            chains.stream_steps(tiles=tiles, launches=n),
+        multiplying, reading = (
+            {b: Chain(case, b, k, copies, x, rotation_bytes=rotation) for b, k in mine.items()}
+            for x in (output, read)
         )
-
-    def _expected(
-        self, m: chains.Matrix, raw: NDArray[np.uint8], x8: NDArray[np.uint8], plain: Kernel, weights: int
-    ) -> NDArray[np.uint32]:
-        """Words u32[launches, od] of W . rotate(x8, k), made by the kernel `plain` on the packed `weights`.
-
-        raw: the same weights, for the oracle. Raises WrongResult where a row is not the oracle's.
-        """
-        n, od, pitch = table.CHAIN, m.shape.od, -(-x8.nbytes // 256) * 256
-        inputs = np.zeros((n, pitch), np.uint8)
-        for k in range(n):
-            inputs[k, : x8.nbytes] = data.rotate(x8, k)
-        with Buffer.of(inputs) as x, Buffer(4 * od * n) as out:
-            out.poison()
-            for k in range(n):
-                pointers = (weights, x.address + k * pitch, out.address + 4 * od * k)
-                end = (int32(m.shape.nbe), int32(m.row_stride), int32(0), 0)
-                launch = Launch(plain, LaunchConfig(od, chains.BLOCK), (*pointers, *end))
-                launch.enqueue(self.bench.gpu.stream)
-            found = out.download(np.uint32, od * n).reshape(n, od)
-        rng = np.random.default_rng(self.bench.seed + 13)
-        for k in sorted({0, n - 1, *(int(x) for x in rng.integers(1, n - 1, 2))}):
-            rows = np.sort(rng.choice(od, min(od, ORACLE_ROWS), replace=False)).astype(np.int64)
-            own = np.ascontiguousarray(inputs[k, : x8.nbytes])
-            data.compare(
-                found[k, rows], bits(q6k.reference(raw, own, rows)), f"{m.name} launch {k}, {plain.name}"
-            )
-        return found
+        return Opened(case, multiplying, reading, chains.stream_steps(tiles=tiles, launches=n))
 
     def _room(self, case: ChainCase, mine: Kernels, stack: ExitStack) -> None:
         """Give the kernels of a ring chain all shared memory, until the stack closes.
 
-        An SM splits its L1 anew only when it is empty: a kernel with another split could not start beside a
-        ring. So every kernel of the chain asks for the same one, in every arm. Raises Unavailable where not
-        even one launch fits on the SMs at once.
+        An SM splits its L1 anew only when it is empty, so a kernel with another split could not start beside
+        a ring. Raises Unavailable where a launch does not fit on the SMs at once.
         """
         facts = self.bench.gpu.facts
         for backend, kernels in mine.items():
@@ -263,92 +213,52 @@ class ChainArms:
         if self.layers is None:
             self.bench.progress("decode13: weights of a 14B layer")
             host = decode_layer.data(decode_layer.LAYER_14B, self.bench.seed)
-            size = chains.layer_bytes(1)
-            free, _ = self.bench.gpu.free_bytes()
-            count = timing.rotation(size, self.bench.gpu.facts.l2_bytes, free)
-            if 2 * size * count > free:
-                raise Unavailable(
-                    f"decode13 needs {2 * size * count >> 20} MiB on the GPU, {free >> 20} are free"
-                )
+            count = self._copies("decode13", chains.layer_bytes(1), spare=2)
             weights = (
                 ("w.qkv", host.qkv), ("w.o", host.o), ("w.gate_up", host.gate_up),
                 ("w.down", pack(host.down, layout("dpl"))),
             )  # fmt: skip
-            arrays = (("gamma0", host.gamma[0]), ("gamma1", host.gamma[1]), ("h0", host.hidden))
-            keep = self.keep.enter_context
-            shared = {name: keep(Buffer.of(array)) for name, array in arrays}
-            shared |= {name: keep(Buffer(host.hidden.nbytes)) for name in ("h1", "h2")}
-            device = {name: keep(Buffer.of(array, count)) for name, array in weights}
-            self.layers = LayerOnDevice(data.Layer(host), device, shared, count)
+            size = host.hidden.nbytes
+            shared = place(
+                self.keep, gamma0=host.gamma[0], gamma1=host.gamma[1], h0=host.hidden, h1=size, h2=size
+            )
+            device = {name: self.keep.enter_context(Buffer.of(array, count)) for name, array in weights}
+            self.layers = LayerOnDevice(data.LayerOracle(host), device, shared, count)
         return self.layers
 
     def _decode(self, case: ChainCase, mine: Kernels, stack: ExitStack) -> Opened:
         """A decode chain at one KV length, its first layer held to the oracle, kernel by kernel."""
         assert case.kv, "a decode layer has a KV length"
-        facts, ring = self.bench.gpu.facts, case.chain in table.RING
-        if ring:
+        if ring := case.chain in table.RING:
             self._room(case, mine, stack)
         w, kv = self._layers(), case.kv
         cache = decode_layer.cache(decode_layer.LAYER_14B, kv, self.bench.seed + 9)
         caches = stack.enter_context(Buffer.of(cache, w.count))
-        shared = {**w.shared, "table": stack.enter_context(Buffer.of(decode_layer.rope_table(kv - 1)))}
-        shared |= {n: stack.enter_context(Buffer(s)) for n, s in chains.activation_bytes(kv).items()}
-        fixed = {name: buffer.address for name, buffer in shared.items()}
+        sizes = chains.activation_bytes(kv)
+        shared = {**w.shared, **place(stack, table=decode_layer.rope_table(kv - 1), **sizes)}
+        fixed = addresses(shared)
         copies = []
         for k in range(w.count):
-            own = {name: buffer.address + k * buffer.pitch for name, buffer in w.device.items()}
-            own |= {
-                "w.cache": caches.address + k * caches.pitch,
-                "in": fixed[_hidden(k)],
-                "out": fixed[_hidden(k + 1)],
-            }
-            copies.append({**fixed, **own})
+            own = {name: b.address + k * b.pitch for name, b in (*w.device.items(), ("w.cache", caches))}
+            copies.append({**fixed, **own, "in": fixed[chains.hidden(k)], "out": fixed[chains.hidden(k + 1)]})
         self.bench.progress(f"{case.id} at KV {kv}: the oracle of a layer")
         want, left = w.layer.oracle(kv, cache)
-        found = {}
-        plain = chains.decode_steps(kv)
+        found, plain = {}, chains.decode_steps(kv)
         for backend, kernels in mine.items():
-            steps = plan.steps_of(case, facts, backend)
-            size = w.layer.host.hidden.size
-            chain = Chain(
-                case, backend, kernels, copies, Output(shared[_hidden(w.count)], size, np.empty(0,
-                np.uint32)), self._capped([s.kernel for s in steps], kernels, self.args.blocks_per_sm or 0),
-                chains.layer_bytes(kv) * w.count, [shared[_hidden(k + 1)] for k in range(w.count)],
-            )  # fmt: skip
+            steps = plan.steps_of(case, self.bench.gpu.facts, backend)
+            last = Output(shared[chains.hidden(w.count)], w.layer.host.hidden.size, np.empty(0, np.uint32))
+            capped = self._capped([s.kernel for s in steps], kernels, self.args.blocks_per_sm or 0)
+            after = [shared[chains.hidden(k + 1)] for k in range(w.count)]
+            rotation = chains.layer_bytes(kv) * w.count
+            chain = Chain(case, backend, kernels, copies, last, capped, rotation, after)
             if ring and kv not in w.finals:  # decode13 was left out: its kernels give the words all the same
-                w.finals[kv] = self._check_layer(chain, plain, shared, caches, want, left)
-            final = self._check_layer(chain, steps, shared, caches, want, left)
+                w.finals[kv] = check_layer(self.bench, chain, plain, shared, caches, want, left)
+            final = check_layer(self.bench, chain, steps, shared, caches, want, left)
             known = w.finals.setdefault(kv, final)
-            data.compare(
-                final, known, f"{case.id} at KV {kv}, {backend} against decode13 of the first backend"
-            )
+            data.compare(final, known, f"{case.id} at KV {kv}, {backend} against decode13's first backend")
             chain.output = replace(chain.output, want=known)
             found[backend] = chain
         return Opened(case, found)
-
-    def _check_layer(
-        self, chain: Chain, steps: Sequence[Step], shared: dict[str, Buffer], caches: Buffer,
-        want: dict[str, NDArray[Any]], cache: F16,
-    ) -> NDArray[np.uint32]:  # fmt: skip
-        """Hold each kernel of the first layer to the oracle; returns the words after all layers, plainly run.
-
-        want: buffers by name; cache: the first layer's as the oracle left it. Raises WrongResult.
-        """
-        where = f"/{chain.backend} at KV {chain.case.kv}"
-        for name, buffer in shared.items():
-            if name in chains.activation_bytes(1) or name in ("h1", "h2"):
-                buffer.poison()
-        layers = chain.launches(steps, table.arm(table.BASELINE))
-        for step, launch in zip(steps, layers[0].launches, strict=True):
-            launch.enqueue(self.bench.gpu.stream)
-            name = chains.WRITES[step.name]
-            buffer = shared[_hidden(1) if name == "h" else name]
-            got = buffer.download(want[name].dtype, want[name].size)
-            data.compare(got, want[name], f"{chain.case.id} {step.name}{where}")
-        data.compare(caches.download(np.float16, cache.size), cache, f"{chain.case.id} KV cache{where}")
-        for layer in layers[1:]:
-            layer.enqueue(self.bench.gpu.stream)
-        return bits(chain.output.buffer.download(np.float32, chain.output.words))
 
     # Arms and what is said of them
 
@@ -432,11 +342,6 @@ def _copied(fixed: dict[str, int], weights: Buffer, n: int, count: int) -> list[
         {**fixed, **{f"w.{k}": weights.address + (c * n + k) * weights.pitch for k in range(n)}}
         for c in range(count)
     ]
-
-
-def _hidden(k: int) -> str:
-    """The buffer of the residual stream before layer k: the input, then two by turns."""
-    return "h0" if k == 0 else f"h{1 + (k - 1) % 2}"
 
 
 def make(bench: Bench, args: argparse.Namespace, kernels: Kernels, keep: ExitStack) -> Arms:

@@ -3,13 +3,10 @@
 A Step names its arguments: a string is a buffer (NULL is none), an int a 32-bit integer, a float a float32.
 Nothing here knows a GPU: the same tables drive the launches, the tests on the host and the prediction.
 
-A ring's block streams rows of its matrix through stages of shared memory and never ends before its last row,
-so a successor finds only what shared memory is left. A geometry that names no stages takes at most its
-`SHARE` of an SM, so that the successor's first stages fill while it still sums; one that names them takes
-those, and where that is all of it, a successor's block starts when the first of its SM's blocks ends. Tickets
-are dealt, so that no launch waits for a counter that another one uses. The PDL arms of a chain have one
-geometry, and the plain graph the one that suits it best: `chosen`, from device/tuned where a sweep was run,
-else by rule.
+A ring's block never ends before its last row, so a successor finds only what shared memory is left. A
+geometry that names no stages takes at most its `SHARE` of an SM: the successor's first stages fill while it
+still sums. Tickets are dealt, so no launch waits for a counter that another one uses. The PDL arms of a chain
+share one geometry; the plain graph has the one that suits it best (`chosen`: a tuned row, else the rule).
 
 A launch writes the activations, rotated by one unit, for its successor: launch k multiplies rotate(x8, k).
 """
@@ -45,9 +42,6 @@ TAILS = ("stream", "compute", "wide", "q4k", "q6k", *RINGS)
 NULL = "null"
 """The buffer that is none: a pointer of value 0."""
 
-MOST_SPLITS = 256
-"""What attention_combine holds in shared memory."""
-
 STREAM_TILES = 3540
 """bandwidth24: 58.0 MB a launch, the size of a 14B ffn_down."""
 
@@ -66,8 +60,7 @@ class Step:
     block: int = BLOCK
     weight_bytes: int = 0
     """Bytes that no other launch of the chain reads and that come from cold memory."""
-    smem_bytes: int = 0
-    """Dynamic shared memory that the kernel itself uses: a ring's stages."""
+    smem_bytes: int = 0  # dynamic shared memory that the kernel itself uses: a ring's stages
 
     def entry_point(self, kind: str) -> str:
         """The compiled kernel of one kind; a kernel without a late kind takes its entry kind."""
@@ -91,19 +84,13 @@ def down_stride(layer: Layer) -> int:
     return layout("dpl").row_stride(layer.down.nbe)
 
 
-def check_kv(kv: int) -> None:
-    """BadInput for a KV length that the kernels cannot hold."""
-    if not 1 <= kv <= MOST_SPLITS * CONSTANTS.chunk:
-        raise BadInput(f"the KV length must be 1 to {MOST_SPLITS * CONSTANTS.chunk}, got {kv}")
-
-
 def decode_steps(kv: int, layer: Layer = LAYER_14B) -> tuple[Step, ...]:
     """The 13 launches of a decode layer at KV length `kv` (the new position included).
 
     Buffers `in`, `out` and `w.*` are a layer's own, all others are shared by the layers. Raises BadInput
     for a KV length that the kernels cannot hold.
     """
-    check_kv(kv)
+    table.check_kv(kv)
     for shape in (layer.qkv, layer.o, layer.gate_up):
         if shape.od % 8 or shape.nbe * 4 > 256:
             raise BadInput(f"the q4_K kernel takes od % 8 == 0 and id <= 16384, got {shape}")
@@ -170,6 +157,11 @@ def layer_bytes(kv: int, layer: Layer = LAYER_14B) -> int:
     return sum(step.weight_bytes for step in decode_steps(kv, layer))
 
 
+def hidden(k: int) -> str:
+    """The buffer of the residual stream before layer k: the input, then two by turns."""
+    return "h0" if k == 0 else f"h{1 + (k - 1) % 2}"
+
+
 def ping_pong(k: int) -> tuple[str, str]:
     """(what launch k of a synthetic chain reads, what it writes)."""
     return ("start" if k == 0 else "ab"[(k - 1) % 2]), "ab"[k % 2]
@@ -217,10 +209,7 @@ DEFAULT_ROWS = (8, 4, 2, 1)
 
 @dataclass(frozen=True, slots=True)
 class ChainRing:
-    """What a sweep chose for one matrix of a chain: a ring with dealt tickets, and fills prefetched into L2.
-
-    `plain`: the ring of the plain graph, which has an SM to itself; None for the same one.
-    """
+    """A matrix's ring with dealt tickets, fills prefetched into L2, and the plain graph's own ring if any."""
 
     ring: Geometry
     ahead: int = 0
@@ -265,10 +254,7 @@ MATRICES: dict[str, Matrix] = {
 
 
 def tuned(slug: str, chain: str, matrix: str) -> ChainRing | None:
-    """The tuning table's row of one matrix, None where it has none.
-
-    Raises BadInput for one that cannot be.
-    """
+    """The tuning table's row of one matrix, None without one. Raises BadInput for one that cannot be."""
     row = tuning.row(slug, "l2", chain, matrix)
     return None if row is None else as_ring(row, f"[l2.{chain}] {matrix}")
 
@@ -276,7 +262,8 @@ def tuned(slug: str, chain: str, matrix: str) -> ChainRing | None:
 def as_ring(row: tuning.Chosen, where: str) -> ChainRing:
     """A tuning table's row. Raises BadInput for one that cannot be."""
     ring, ahead, plain = row.get("ring"), row.get("ahead"), row.get("plain")
-    if not isinstance(ring, Geometry) or not isinstance(ahead, int) or isinstance(plain, int):
+    known = row.keys() - {"plain"} == {"ring", "ahead"}
+    if not known or not isinstance(ring, Geometry) or not isinstance(ahead, int) or isinstance(plain, int):
         raise BadInput(f'{where}: a row is {{ ring = "4r1b0s-dealt", ahead = 0 }}, got {dict(row)}')
     for geometry in (ring, plain):
         if geometry and (geometry.drawn or geometry.sets != 1):
@@ -285,7 +272,7 @@ def as_ring(row: tuning.Chosen, where: str) -> ChainRing:
 
 
 def default_geometry(m: Matrix, facts: DeviceFacts) -> Geometry:
-    """The rule for what no tuning table speaks of: one block per SM, dealt tickets, two stages at least.
+    """The rule without a tuned row: one block per SM, dealt tickets, two stages at least.
 
     A fill holds the most rows of 8, 4, 2, 1 that fit twice beside the successor and leave each SM a fill.
     """
@@ -324,13 +311,12 @@ def steps(
     case: ChainCase, facts: DeviceFacts, choices: Choices | None = None, plain: bool = False
 ) -> tuple[Step, ...]:
     """The launches of a chain of ring kernels, in PDL arms or in the plain graph. Raises as `step_of`."""
-    given = choices or {}
 
     def step(m: Matrix, buffers: tuple[str, str, str, str]) -> Step:
-        return step_of(m, buffers, given.get(m.name) or chosen(case.chain, m, facts), facts, plain)
+        choice = (choices or {}).get(m.name) or chosen(case.chain, m, facts)
+        return step_of(m, buffers, choice, facts, plain)
 
-    if case.chain in MATRICES:
-        m = MATRICES[case.chain]
+    if m := MATRICES.get(case.chain):
         hands = [ping_pong(k) for k in range(table.CHAIN)]
         return tuple(step(m, (f"w.{k}", f"{a}8", f"{b}8", f"out.{k}")) for k, (a, b) in enumerate(hands))
     assert case.kv, "a decode layer has a KV length"

@@ -40,7 +40,7 @@ def rotate(x8: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
 
 
 @dataclass
-class Layer:
+class LayerOracle:
     """One decode layer's weights, and by KV length what its kernels must leave."""
 
     host: decode_layer.Data

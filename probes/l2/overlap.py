@@ -1,4 +1,4 @@
-"""A chain bound to device buffers: its launches in any arm, graphs or eager, and the proofs behind them."""
+"""A chain bound to device buffers: its launches in any arm, what they must give, and the proofs."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from probes.core.types import Backend, LaunchConfig, Role, Unavailable, WrongResult
 from probes.engine import machine_code
 from probes.engine.bench import Bench, Spec, read_config
 from probes.engine.plan import Planned, described, occupy
 from probes.engine.probe import Evidence, Variant
+from probes.formats import q6k
+from probes.formats.checksum import bits
+from probes.formats.layer import F16
 from probes.gpu import counters
 from probes.gpu.graph import Eager, capture
-from probes.gpu.kernels import Kernel, Launch, int32, int64
-from probes.gpu.kernels import Step as Several
+from probes.gpu.kernels import Kernel, Launch, Launches, int32, int64
 from probes.gpu.memory import Buffer
 from probes.gpu.timing import Arm, Output, synchronize
-from probes.l2 import chains, table
+from probes.l2 import chains, data, table
 from probes.l2.chains import Step
 from probes.l2.plan import beside, kernel_row, launch_config, steps_of
 from probes.l2.table import ChainCase, Launching
@@ -30,6 +33,9 @@ from probes.verdict.intervals import F64
 NOTHING = LaunchConfig(1, 1)
 REPLAYS = 200
 """Replays of an arm's graph that must all give the eager launches' words, as recorded."""
+
+ORACLE_ROWS = 256
+"""Rows that the oracle checks, of each launch that it looks at."""
 
 SAFE_COPIES = 2
 """Copies (or layers) in the graph that is replayed so often."""
@@ -56,7 +62,7 @@ class Chain:
 
     def launches(
         self, steps: Sequence[Step], arm: Launching, stamps: int = 0, copies: int | None = None
-    ) -> list[Several]:
+    ) -> list[Launches]:
         """An arm's launches, several per copy; `stamps`: address of two 64-bit words per launch, 0: none."""
         pdl, stamp = table.dispatch(arm), chains.STAMP if stamps else 0
         out, k = [], 0
@@ -68,7 +74,7 @@ class Chain:
                 config = launch_config(step, self.smem.get(step.kernel, 0), pdl)
                 chain.append(Launch(self.kernels[step.entry_point(arm.kind)], config, (*args, *end)))
                 k += 1
-            out.append(Several(tuple(chain)))
+            out.append(Launches(tuple(chain)))
         return out
 
 
@@ -83,8 +89,7 @@ class Overlap:
     """Seconds by which each launch started before its predecessor's end, f64[interfaces]; below 0: a gap."""
 
     seconds: F64
-    step_s: float
-    """The timer's own step."""
+    step_s: float  # the timer's own step
 
     @property
     def median_s(self) -> float:
@@ -96,11 +101,8 @@ class Overlap:
         n = self.seconds.size
         line = f"{int((self.seconds > 0).sum())} of {n} launches started before their predecessor's end"
         if len({s.name for s in steps}) > 1:
-            by = [
-                f"{s.name} {1e6 * float(np.median(self.seconds[(k - 1) % len(steps) :: len(steps)])):+.2f}"
-                for k, s in enumerate(steps)
-                if self.seconds[(k - 1) % len(steps) :: len(steps)].size
-            ]
+            each = [(s.name, self.seconds[(k - 1) % len(steps) :: len(steps)]) for k, s in enumerate(steps)]
+            by = [f"{name} {1e6 * float(np.median(own)):+.2f}" for name, own in each if own.size]
             line += f" (us: {', '.join(by)})"
         return f"{line}; timer step {1e9 * self.step_s:.0f} ns"
 
@@ -127,9 +129,8 @@ def overlap(
             graph.close()
     words = np.stack(seen[1:])  # the first one warmed up
     if (words == clean.reshape(count, 2)).any():
-        raise WrongResult(
-            f"{chain.case.id} {arm.name}/{chain.backend}: time stamps", 0, "none", "one a kernel"
-        )
+        where = f"{chain.case.id} {arm.name}/{chain.backend}"
+        raise WrongResult(f"{where}: time stamps", 0, "none", "one a kernel")
     ns = words.astype(np.int64)
     early = np.median(ns[:, :-1, 1] - ns[:, 1:, 0], axis=0) * 1e-9
     ticks = np.unique(ns)
@@ -140,10 +141,7 @@ def stable(
     bench: Bench, chain: Chain, steps: Sequence[Step], plain: Sequence[Step], arm: Launching,
     replays: int = REPLAYS,
 ) -> str:  # fmt: skip
-    """Capture and instantiate in one go, replay, and hold every replay to plain launches.
-
-    Raises WrongResult.
-    """
+    """Capture, replay, and hold every replay to plain launches. Raises WrongResult."""
     copies, stream = min(SAFE_COPIES, len(chain.copies)), bench.gpu.stream
     where = chain.result(copies)
     where.poison()
@@ -170,14 +168,67 @@ def waits(bench: Bench, chain: Chain, steps: Sequence[Step], arm: Launching) -> 
     except Unavailable as error:
         return Evidence(notes=[f"SASS not checked: {error}"])
     waiting = [n for n in names if machine_code.first(found[n], machine_code.WAIT) >= 0]
-    if arm.kind == "plain" and waiting:
-        return Evidence(missing=[f"plain kernels wait: {', '.join(waiting)}"])
     if arm.kind == "plain":
-        return Evidence(notes=["SASS: no wait"])
-    if len(waiting) < len(names):
-        lacking = ", ".join(n for n in names if n not in waiting)
-        return Evidence(missing=[f"no wait in the SASS of {lacking}"])
+        text = f"plain kernels wait: {', '.join(waiting)}"
+        return Evidence(missing=[text]) if waiting else Evidence(notes=["SASS: no wait"])
+    if lacking := [n for n in names if n not in waiting]:
+        return Evidence(missing=[f"no wait in the SASS of {', '.join(lacking)}"])
     return Evidence(notes=[f"SASS: a wait in each of {len(names)} kernels"])
+
+
+# What must come out
+
+
+def expected(
+    bench: Bench, m: chains.Matrix, raw: NDArray[np.uint8], x8: NDArray[np.uint8], plain: Kernel, weights: int
+) -> NDArray[np.uint32]:
+    """Words u32[launches, od] of W . rotate(x8, k), made by the kernel `plain` on the packed `weights`.
+
+    raw: the same weights, for the oracle. Raises WrongResult where a row is not the oracle's.
+    """
+    n, od, pitch = table.CHAIN, m.shape.od, -(-x8.nbytes // 256) * 256
+    inputs = np.zeros((n, pitch), np.uint8)
+    for k in range(n):
+        inputs[k, : x8.nbytes] = data.rotate(x8, k)
+    with Buffer.of(inputs) as x, Buffer(4 * od * n) as out:
+        out.poison()
+        for k in range(n):
+            pointers = (weights, x.address + k * pitch, out.address + 4 * od * k)
+            args = (*pointers, int32(m.shape.nbe), int32(m.row_stride), int32(0), 0)
+            Launch(plain, LaunchConfig(od, chains.BLOCK), args).enqueue(bench.gpu.stream)
+        found = out.download(np.uint32, od * n).reshape(n, od)
+    rng = np.random.default_rng(bench.seed + 13)
+    for k in sorted({0, n - 1, *(int(x) for x in rng.integers(1, n - 1, 2))}):
+        rows = np.sort(rng.choice(od, min(od, ORACLE_ROWS), replace=False)).astype(np.int64)
+        own = np.ascontiguousarray(inputs[k, : x8.nbytes])
+        want = bits(q6k.reference(raw, own, rows))
+        data.compare(found[k, rows], want, f"{m.name} launch {k}, {plain.name}")
+    return found
+
+
+def check_layer(
+    bench: Bench, chain: Chain, steps: Sequence[Step], shared: dict[str, Buffer], caches: Buffer,
+    want: dict[str, NDArray[Any]], cache: F16,
+) -> NDArray[np.uint32]:  # fmt: skip
+    """Hold each kernel of the first layer to the oracle; returns the words after all layers, plainly run.
+
+    want: buffers by name; cache: the first layer's as the oracle left it. Raises WrongResult.
+    """
+    where = f"/{chain.backend} at KV {chain.case.kv}"
+    for name, buffer in shared.items():
+        if name in chains.activation_bytes(1) or name in ("h1", "h2"):
+            buffer.poison()
+    layers = chain.launches(steps, table.arm(table.BASELINE))
+    for step, launch in zip(steps, layers[0].launches, strict=True):
+        launch.enqueue(bench.gpu.stream)
+        name = chains.WRITES[step.name]
+        buffer = shared[chains.hidden(1) if name == "h" else name]
+        got = buffer.download(want[name].dtype, want[name].size)
+        data.compare(got, want[name], f"{chain.case.id} {step.name}{where}")
+    data.compare(caches.download(np.float16, cache.size), cache, f"{chain.case.id} KV cache{where}")
+    for layer in layers[1:]:
+        layer.enqueue(bench.gpu.stream)
+    return bits(chain.output.buffer.download(np.float32, chain.output.words))
 
 
 # A chain's kernels, one by one
@@ -210,9 +261,8 @@ def gap_rows(bench: Bench, chain: Chain, pair: Sequence[Step], variants: Sequenc
         if not v.graph or v.role == "again" or (v.pdl and not table.dispatch(v)):
             continue
         seen = overlap(bench, own, pair, v, replays=60)
-        planned = Planned(
-            variant=Variant(name=f"pair_{v.name}", role="gap", of=v.name), kernel="", config=NOTHING
-        )
+        own_v = Variant(name=f"pair_{v.name}", role="gap", of=v.name)
+        planned = Planned(variant=own_v, kernel="", config=NOTHING)
         row = described("l2", chain.case, planned, chain.backend, "measured", bench.gpu.facts)
         row.overlap_s = seen.median_s
         row.notes.append(f"two launches in a graph; timer step {1e9 * seen.step_s:.0f} ns")
@@ -221,18 +271,15 @@ def gap_rows(bench: Bench, chain: Chain, pair: Sequence[Step], variants: Sequenc
 
 
 ALONE: tuple[Launching, ...] = (table.arm(table.BASELINE), replace(table.arm("pdl_late"), pdl=False))
-"""How --counters launches a chain's kernels one at a time: both without the attribute.
-
-A profiler lets no launch overlap another, so an arm has no meaning here. A late kind's wait returns at once.
-"""
+"""How --counters launches a chain's kernels one at a time: without the attribute, so a late wait returns."""
 
 
 def alone(
     bench: Bench, case: ChainCase, found: Sequence[Chain], arms: Sequence[tuple[Spec, Arm]]
 ) -> list[Row]:
-    """One launch of each kernel of each chain and kind, in the order of the rows. Raises WrongResult.
+    """One launch of each kernel of each chain and kind, then a plain read of its weights, in the rows' order.
 
-    Beside each kernel with weights stands a plain read of them; nobody looks at its XORs.
+    Raises WrongResult. Nobody looks at the reads' XORs.
     """
     launches: list[tuple[Spec, Launch]] = []
     most = 1
@@ -242,13 +289,14 @@ def alone(
             most = max(most, *(s.weight_bytes for s in steps))
             _check(bench, chain, steps, a)
             launches += _one_each(chain, steps, a)
-    large = [(s, a) for s, a in arms if s.planned.variant.role == "ceiling"]
     rows: list[Row] = []
     with Buffer(4 * read_config(most).grid) as out:
         for chain in found:
             launches += _reads(bench, chain, steps_of(case, bench.gpu.facts, chain.backend), out)
         with counters.window():
-            for spec, arm in large:
+            for spec, arm in arms:
+                if spec.planned.variant.role != "ceiling":
+                    continue
                 arm.launches[0].enqueue(bench.gpu.stream)
                 arm.check(spec.name)
                 rows.append(bench.row("l2", spec))

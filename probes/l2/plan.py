@@ -1,8 +1,7 @@
 """A chain's launches on a device, arm by arm; and what a chain takes at best, without a GPU.
 
-The gap model. A chain of ordinary launches takes the sum of its kernels' times and one launch gap each (the
-device's `launch_s`). Waiting at entry can at best remove the gaps; waiting late can at best keep DRAM busy
-all the time. Both are bounds, not estimates: their rows say `at best`.
+Ordinary launches take their kernels' times and one launch gap each (`launch_s`). Waiting at entry can at best
+remove the gaps, waiting late can at best keep DRAM busy all the time: bounds, not estimates.
 """
 
 from __future__ import annotations
@@ -45,14 +44,8 @@ def kernels(args: argparse.Namespace) -> dict[str, list[str]]:
             "decode13_ring": [*decode, "q4k_ring", "q6k_ring"],
             "empty": ["empty"],
         }.get(name, ["q6k_ring", "stream", "q6k"])
-    return {
-        "l2": [
-            f"l2_{k}_{kind}"
-            for k in dict.fromkeys(found)
-            for kind in KINDS
-            if kind != "late" or k in chains.LATE
-        ]
-    }
+    kinds = [(k, kind) for k in dict.fromkeys(found) for kind in KINDS if kind != "late" or k in chains.LATE]
+    return {"l2": [f"l2_{k}_{kind}" for k, kind in kinds]}
 
 
 def steps_of(
@@ -218,21 +211,15 @@ def predicted(
     body = sum(_body(s, known[s.entry_point("plain")], facts) for s in planned.steps)
     times = _at_best(body, planned, gap, facts)
     asked = {v.name: v for v in variants}
-    arms = [
-        _arm_row(case, asked[name], backend, planned, time_s, times["plain"][0], note, facts)
-        for name, (time_s, note) in times.items()
-        if name in asked
-    ]
-    return [*arms, *rows]
+    of = case, backend, planned, facts, times["plain"][0]
+    return [*(_arm_row(*of, asked[name], *said) for name, said in times.items() if name in asked), *rows]
 
 
 def _at_best(body: float, planned: Planned, gap: float, facts: DeviceFacts) -> dict[str, tuple[float, str]]:
     """Arm -> (seconds, how they came about)."""
     content, n = planned.content_bytes or 0, len(planned.steps)
-    late = (
-        content / facts.ceiling_bps or body or gap,
-        "at best: DRAM never rests" if content else "at best: no gap is left",
-    )
+    said = "at best: DRAM never rests" if content else "at best: no gap is left"
+    late = content / facts.ceiling_bps or body or gap, said
     return {
         "plain": (body + n * gap, f"a launch gap of {gap * 1e6:.1f} us each"),
         "pdl_entry": (body or gap, "at best: no gap is left"),
@@ -242,8 +229,8 @@ def _at_best(body: float, planned: Planned, gap: float, facts: DeviceFacts) -> d
 
 
 def _arm_row(
-    case: ChainCase, v: Variant, backend: Backend, planned: Planned, time_s: float, plain_s: float, note: str,
-    facts: DeviceFacts,
+    case: ChainCase, backend: Backend, planned: Planned, facts: DeviceFacts, plain_s: float, v: Variant,
+    time_s: float, note: str,
 ) -> Row:  # fmt: skip
     row = described("l2", case, replace(planned, variant=v, note=note), backend, "predicted", facts)
     row.time_s, row.traffic_bytes = time_s, None
@@ -256,13 +243,9 @@ def _arm_row(
 
 
 def _kernel_row(
-    case: ChainCase,
-    backend: Backend,
-    step: Step,
-    before: Step,
-    known: dict[str, Resources],
+    case: ChainCase, backend: Backend, step: Step, before: Step, known: dict[str, Resources],
     facts: DeviceFacts,
-) -> Row:
+) -> Row:  # fmt: skip
     res, config = known[step.entry_point("plain")], launch_config(step)
     row = kernel_row(case, backend, step, facts)
     occupy(row, res, config, facts)

@@ -1,7 +1,4 @@
-"""L2's own sections.
-
-Per launch, what wins, how near the ring chains come to a plain read, the gap, the sweeps.
-"""
+"""L2's own sections: per launch, what wins, how near the rings come to a plain read, the gap, the sweeps."""
 
 from __future__ import annotations
 
@@ -11,17 +8,13 @@ from pathlib import Path
 
 from probes.core.types import BACKENDS
 from probes.engine import limit, sweep
-from probes.engine.judge import find, floor
+from probes.engine.judge import find
 from probes.engine.probe import Case
 from probes.l2 import analysis, chains, plan, table
 from probes.report import pictures, tables
 from probes.report.rows import Row
 from probes.report.tables import format_percent, format_ratio, format_time
-from probes.verdict import bars, intervals, record
-from probes.verdict.intervals import Interval
-
-CONTEST = table.CONTESTS[0]
-"""Whose A/A pairs show the floor of every chain: they are the same for all."""
+from probes.verdict import bars, record
 
 READ = "read_chain_pdl"
 LATE = tuple(name for name in table.JUDGED if table.arm(name).kind == "late")
@@ -39,10 +32,6 @@ def _groups(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(r.group for r in rows if r.samples_s and not r.sweep))
 
 
-def _floor(rows: Sequence[Row], group: str, backend: str) -> float | None:
-    return floor(rows, CONTEST, group, backend, limit.SEED)
-
-
 def _gain(row: Row | None) -> str:
     """The speedup over the plain graph with its interval."""
     if row is None or row.ratio_to_baseline is None or row.ratio_low is None or row.ratio_high is None:
@@ -50,14 +39,6 @@ def _gain(row: Row | None) -> str:
     g = bars.gain_of("speedup", row.ratio_to_baseline, row.ratio_low, row.ratio_high)
     low, high = (format_percent(x, 2, sign=True) for x in (g.low, g.high))
     return f"{format_percent(g.gain, 2, sign=True)} [{low}, {high}]"
-
-
-def _claimed(row: Row, noise: float) -> bool:
-    """Whether a row differs from the plain graph beyond the noise floor."""
-    if row.ratio_to_baseline is None or row.ratio_low is None:
-        return False
-    found = Interval(row.ratio_to_baseline, row.ratio_low, row.ratio_high or 0.0)
-    return intervals.claims_difference(found, noise)
 
 
 def sections(rows: Sequence[Row], markdown: bool) -> list[str]:
@@ -79,8 +60,8 @@ def sections(rows: Sequence[Row], markdown: bool) -> list[str]:
         ]  # fmt: skip
         text = tables.table(heads, lines, markdown, left=["case", "arm", "backend"])
         out += [f"{title}Per launch\n\n{text}", f"{title}What beats the plain graph\n\n{_winners(rows)}"]
-    for head, body in (("The ring chains' geometries", _geometries(rows)),):
-        out += [f"{title}{head}\n\n{body}"] if body else []
+    if body := _geometries(rows):
+        out.append(f"{title}The ring chains' geometries\n\n{body}")
     out += _limit(rows, title, markdown)
     out += _kernels(rows, title, markdown)
     for head, body in (
@@ -98,7 +79,7 @@ def _launch_line(rows: Sequence[Row], row: Row) -> list[str]:
     return [
         row.group, row.variant, row.backend, format_time((row.time_s or 0.0) / table.launches(row.case)),
         format_time(row.gain_per_interface_s), _gain(row),
-        format_percent(_floor(rows, row.group, row.backend), 2), format_time(row.overlap_s),
+        format_percent(analysis.noise(rows, row.group, row.backend), 2), format_time(row.overlap_s),
         format_percent(said.number if said else None, 1, sign=True),
     ]  # fmt: skip
 
@@ -108,10 +89,11 @@ def _winners(rows: Sequence[Row]) -> str:
     out = []
     for group in _groups(rows):
         for backend in BACKENDS:
-            noise = _floor(rows, group, backend)
+            noise = analysis.noise(rows, group, backend)
             if noise is None:
                 continue
-            found = [r for n in table.JUDGED if (r := find(rows, group, n, backend)) and _claimed(r, noise)]
+            arms = [r for n in table.JUDGED if (r := find(rows, group, n, backend))]
+            found = [r for r in arms if analysis.claimed(r, noise)]
             faster = [f"{r.variant} {_gain(r)}" for r in found if (r.ratio_to_baseline or 0.0) < 1]
             slower = [f"{r.variant} {_gain(r)}" for r in found if (r.ratio_to_baseline or 0.0) >= 1]
             out.append(
@@ -185,7 +167,7 @@ def _beside(rows: Sequence[Row], markdown: bool) -> str:
     for name in table.JUDGED:
         for backend in BACKENDS:
             if row := find(rows, "compute24", name, backend):
-                noise = format_percent(_floor(rows, "compute24", backend), 2)
+                noise = format_percent(analysis.noise(rows, "compute24", backend), 2)
                 lines.append([name, backend, _gain(row), noise, format_time(row.overlap_s)])
     heads = ["arm", "backend", "speedup [low, high]", "floor", "start to predecessor's end"]
     return tables.table(heads, lines, markdown, left=heads[:2]) if lines else ""
@@ -208,37 +190,22 @@ def _gap(rows: Sequence[Row]) -> str:
         line = f"- {backend}: {format_time(each)} per empty launch in a graph"
         if best is not None:
             saved = each - best / table.CHAIN
-            line += (
-                f", {format_time(best / table.CHAIN)} with the best PDL arm: at most "
-                f"{format_time(saved)} per interface, "
-                f"{format_time(saved * 13 * 48)} per step of 48 layers"
-            )
+            line += f", {format_time(best / table.CHAIN)} with the best PDL arm: at most {format_time(saved)}"
+            line += f" per interface, {format_time(saved * 13 * 48)} per step of 48 layers"
         out.append(line)
     if out and all(said):
         texts = [format_time(f.number) for f in said if f]
-        out.append(
-            f"- recorded on gb10: about {texts[0]} per launch and {texts[1]} per step, which do not agree"
-        )
+        told = f"about {texts[0]} per launch and {texts[1]} per step"
+        out.append(f"- recorded on gb10: {told}, which do not agree")
     return "\n".join(out)
-
-
-def tail_points(rows: Sequence[Row]) -> list[tuple[Row, float]]:
-    """(row, floor of its point) of every PDL arm of the sweep over tails."""
-    out = []
-    for row in rows:
-        if row.sweep == table.TAILS and row.variant in table.JUDGED and row.ratio_low is not None:
-            noise = _floor(rows, row.group, row.backend)
-            if noise is not None:
-                out.append((row, noise))
-    return out
 
 
 def _tails(rows: Sequence[Row], markdown: bool) -> str:
     """The swept range, the points where PDL costs or saves time beyond the floor, and the table."""
-    points = tail_points(rows)
+    points = analysis.tail_points(rows)
     if not points:
         return ""
-    claimed = [r for r, f in points if _claimed(r, f)]
+    claimed = [r for r, f in points if analysis.claimed(r, f)]
     taxed = [r for r in claimed if (r.ratio_to_baseline or 0.0) > 1]
     spans = (
         ([r.blocks_per_sm or 0 for r, _ in points], "blocks/SM"),
@@ -297,21 +264,19 @@ def _rings(rows: Sequence[Row], markdown: bool) -> str:
 
 
 def plots(rows: Sequence[Row], path: Path) -> list[str]:
-    """Draw the sweep over tails beside the report.
-
-    The speedup of each PDL arm by waves, a panel per occupancy.
-    """
-    points = tail_points(rows)
+    """Draw the sweep over tails beside the report: each PDL arm's speedup by waves, a panel per occupancy."""
+    points = analysis.tail_points(rows)
     if not points:
         return []
-    shown: dict[str, dict[str, list[pictures.Bar]]] = {}
-    for row, _ in sorted(
-        points, key=lambda p: (p[0].registers or 0, p[0].blocks_per_sm or 0, p[0].waves or 0.0)
-    ):
+    shown: dict[str, dict[str, list[pictures.Mark]]] = {}
+    swept = sorted(
+        (r for r, _ in points), key=lambda r: (r.registers or 0, r.blocks_per_sm or 0, r.waves or 0)
+    )
+    for row in swept:
         panel = shown.setdefault(f"{row.registers} registers, {row.blocks_per_sm} blocks/SM", {})
         ratio, low, high = row.ratio_to_baseline or 1.0, row.ratio_low or 1.0, row.ratio_high or 1.0
         ends = (100 * (1 / ratio - 1 / high), 100 * (1 / low - 1 / ratio))
-        bar = pictures.Bar(row.waves or 0.0, 100 * (1 / ratio - 1), *ends)
+        bar = pictures.Mark(row.waves or 0.0, 100 * (1 / ratio - 1), *ends)
         panel.setdefault(row.variant, []).append(bar)
     file = path.with_name(f"{path.stem}_sweep.svg")
     if not pictures.panels(shown, "waves", "speedup, %", file):

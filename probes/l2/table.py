@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from probes.core.types import BACKENDS, Backend, BadInput
+from probes.core.types import BACKENDS, Backend, BadInput, check_case
 from probes.engine.probe import Case, Contest, Fit, Variant
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ CHAINS: dict[str, str] = {
     "decode13_ring": "decode13 with its four matrices through ring kernels",
     "empty": f"{CHAIN} empty launches, and a pair: the launch gap itself",
 }
+MOST_SPLITS = 256
+"""Chunks of the KV cache at most: what attention_combine holds in shared memory."""
+
 KVS = (128, 3254)
 """KV lengths of a decode layer, as recorded; the cache is f16."""
 
@@ -61,15 +64,13 @@ Trigger = Literal["end", "start", "tail"]
 class Launching(Variant):
     """One way to launch a chain."""
 
-    kind: str = "plain"
-    """Which compiled kind of each kernel: plain, entry or late."""
+    kind: str = "plain"  # which compiled kind of each kernel: plain, entry or late
     pdl: bool = False
     trigger: Trigger = "end"
     graph: bool = True
     env: Mapping[str, str] | None = None
     """An environment of its own: PROBES_PDL=0 is the flip that decides; None is the caller's."""
-    off: str = ""
-    """The arm of such kernels under PROBES_PDL=0."""
+    off: str = ""  # the arm of such kernels under PROBES_PDL=0
 
 
 OFF = {"PROBES_PDL": "0"}
@@ -152,13 +153,11 @@ class ChainCase(Case):
     """One chain to run."""
 
     chain: str
-    kernel: str = "compute"
-    """A compute chain's kernel: compute (few registers) or wide (many)."""
+    kernel: str = "compute"  # A compute chain's kernel: compute (few registers) or wide (many)
     waves: float = COMPUTE_WAVES
     blocks: Mapping[Backend, int] = field(default_factory=dict)
     """Blocks per SM that a compute chain's waves are counted with."""
-    held: int = 0
-    """Blocks per SM that its kernel is held to by shared memory, 0 for no holding."""
+    held: int = 0  # blocks per SM that its kernel is held to by shared memory, 0 for no holding
 
 
 def arm(name: str) -> Launching:
@@ -196,9 +195,8 @@ def cases(args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:
     out: list[Case] = []
     for name in names(args):
         if name == "compute24":
-            out.append(
-                ChainCase(id=name, chain=name, blocks=_blocks("compute", fit), held=args.blocks_per_sm or 0)
-            )
+            blocks, held = _blocks("compute", fit), args.blocks_per_sm or 0
+            out.append(ChainCase(id=name, chain=name, blocks=blocks, held=held))
             continue
         for kv in dict.fromkeys(args.kv or KVS) if name in DECODE else (None,):
             out.append(ChainCase(id=name, chain=name, kv=kv))
@@ -216,9 +214,8 @@ def variants(args: argparse.Namespace, case: Case) -> list[Variant]:
     assert isinstance(case, ChainCase), "a case of L2 is a chain"
     if case.sweep == TAILS:
         return [arm(name) for name in SWEEP_ARMS]
-    return [
-        a for a in ARMS if runs(a, case.chain) and (not args.arm or a.name in args.arm or a.name in AGAIN)
-    ]
+    asked = [a for a in ARMS if not args.arm or a.name in (*args.arm, *AGAIN)]
+    return [a for a in asked if runs(a, case.chain)]
 
 
 def sweeps(args: argparse.Namespace) -> dict[str, str]:
@@ -249,27 +246,25 @@ def sweep_cases(kind: str, args: argparse.Namespace, sms: int, fit: Fit) -> list
                 ChainCase(
                     id=f"sweep_{kernel}_b{blocks}_w{waves:g}", chain="compute24", kernel=kernel, waves=waves,
                     blocks={backend: blocks}, held=blocks, backends=(backend,), sweep=TAILS,
+                    windows=SWEEP_WINDOWS,
                 )
                 for waves in SWEEP_WAVES
             ]  # fmt: skip
     return out
 
 
-def windows(kind: str, args: argparse.Namespace) -> int:
-    """Windows of a point of the sweep over tails."""
-    return SWEEP_WINDOWS
+def check_kv(kv: int) -> None:
+    """BadInput for a KV length that the kernels cannot hold."""
+    from probes.formats.layer import CONSTANTS
+
+    if not 1 <= kv <= MOST_SPLITS * CONSTANTS.chunk:
+        raise BadInput(f"the KV length must be 1 to {MOST_SPLITS * CONSTANTS.chunk}, got {kv}")
 
 
 def check_flags(args: argparse.Namespace) -> None:
     """BadInput for a name or a KV length that is not there, and for flags that exclude each other."""
-    import difflib
-
-    from probes.l2.chains import check_kv
-
     for name in args.case or ():
-        if name not in CHAINS:
-            close = difflib.get_close_matches(name, CHAINS, n=3, cutoff=0.3) or list(CHAINS)
-            raise BadInput(f"there is no case {name!r}; did you mean {', '.join(close)}?")
+        check_case(name, CHAINS)
     found = names(args)
     if args.counters and (args.case or found) == ["empty"]:
         raise BadInput("--counters profiles the chains' kernels, and empty ones do nothing: name a --case")
@@ -297,13 +292,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--sweep", action="store_true",
         help="vary blocks/SM, registers and the tail of compute24, and the geometry of the ring chains",
     )  # fmt: skip
-
-
-def child_flags(args: argparse.Namespace) -> list[str]:
-    """L2's own flags again, for a child process."""
-    out = [x for name in args.arm or () for x in ("--arm", name)]
-    out += [x for kv in args.kv or () for x in ("--kv", str(kv))]
-    return [*out, *(["--sweep"] if args.sweep else [])]
 
 
 def stem(args: argparse.Namespace) -> str:

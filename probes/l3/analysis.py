@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.engine.judge import find
+from probes.engine.judge import both
 from probes.engine.probe import Contest
 from probes.l3 import table, waves
 from probes.report.rows import Row
@@ -14,13 +14,7 @@ from probes.verdict.intervals import Interval
 BOUND = 0.85
 """A kernel that reaches this share of a read's speed is said to be bound by what binds the read."""
 
-
-def pair(rows: Sequence[Row], contest: Contest, variant: str) -> tuple[Row, Row] | None:
-    """A form and its contest's baseline."""
-    if not rows:
-        return None
-    row, base = (find(rows, rows[0].group, name, rows[0].backend) for name in (variant, contest.baseline))
-    return (row, base) if row and base else None
+pair = both
 
 
 def blocked(row: Row, base: Row) -> str | None:
@@ -46,10 +40,8 @@ def _saves(row: Row, base: Row, found: Interval) -> str:
     assert row.time_s and base.time_s, "a measured row has its time"
     gain = 1 - found.ratio
     word = "saves" if gain >= 0 else "costs"
-    out = [
-        f"against {base.variant}, which reads by the same kernel, the fusion {word} "
-        f"{format_time(abs(gain) * base.time_s)} of {format_time(base.time_s)}"
-    ]
+    saved = f"{format_time(abs(gain) * base.time_s)} of {format_time(base.time_s)}"
+    out = [f"against {base.variant}, which reads by the same kernel, the fusion {word} {saved}"]
     read = base.same_bytes_read_s
     if read:
         most, share = base.time_s - read, read / base.time_s

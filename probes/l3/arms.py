@@ -18,7 +18,7 @@ from probes.engine.profile import once
 from probes.formats import checksum
 from probes.formats.checksum import bits
 from probes.gpu import timing
-from probes.gpu.kernels import Kernel, Launch, Step, int32
+from probes.gpu.kernels import Kernel, Launch, Launches, int32
 from probes.gpu.memory import Buffer
 from probes.gpu.timing import Arm, Output
 from probes.l3 import data, plan, table
@@ -48,7 +48,7 @@ class GateUp:
         return self.weights.address + k * self.weights.pitch
 
 
-class FusionArms:
+class FusionArms(Arms):
     """See `probes.engine.probe.Arms`. `largest`: the sweep's weights, of which each point takes its rows."""
 
     def __init__(self, bench: Bench, args: argparse.Namespace, kernels: Kernels) -> None:
@@ -56,20 +56,15 @@ class FusionArms:
         self.largest: tuple[U8, Wanted] | None = None
 
     def open(self, case: Case, variants: Sequence[Variant], stack: ExitStack) -> GateUp:
-        """Weights, activations and what they must give.
+        """Weights, activations and what they must give. Raises Unavailable without room.
 
-        A seeded sample of at least 4096 rows is held to the oracle; the other rows are then those of the
-        first backend's matmul, which every arm is compared with, and SwiGLU and quantising are NumPy's. With
-        --once the oracle sums every row, and nothing is launched here. Raises Unavailable without room.
+        A seeded sample of at least 4096 rows is held to the oracle; the other sums are the first backend's
+        matmul's, and SwiGLU and quantising are NumPy's. With --once the oracle sums every row, and nothing is
+        launched here.
         """
-        assert case.shape, "a case of L3 has its shape"
-        self.bench.progress(f"{case.id}: {case.shape} q4_K weights")
-        x8 = data.random_x8(case.shape.id, self.bench.seed + 1)
-        if case.sweep == table.WAVES:
-            raw, want = self._swept(case, x8)
-        else:
-            raw = self._raw(case)
-            want = None
+        self.bench.progress(f"{case.id}: {case.matrix} q4_K weights")
+        x8 = data.random_x8(case.matrix.id, self.bench.seed + 1)
+        raw, want = self._swept(case, x8) if case.sweep == table.WAVES else (self._raw(case), None)
         free, _ = self.bench.gpu.free_bytes()
         if raw.nbytes > free:
             raise Unavailable(f"{case.id} needs {raw.nbytes >> 20} MiB on the GPU, {free >> 20} MiB are free")
@@ -81,20 +76,16 @@ class FusionArms:
         return GateUp(case, raw, weights, activations, copies, want, stack)
 
     def _raw(self, case: Case) -> U8:
-        assert case.shape, "a case of L3 has its shape"
         if case.tensors:
             return data.read_gate_up(self.args.gguf, *case.tensors)[0]
-        return data.random_gate_up(table.nf_of(case), case.shape.id, self.bench.seed)
+        return data.random_gate_up(table.nf_of(case), case.matrix.id, self.bench.seed)
 
     def _swept(self, case: Case, x8: U8) -> tuple[U8, Wanted]:
         """The first rows of the largest point's weights, which are summed and checked once."""
         if self.largest is None:
             fit = {b: k["l3_form_b"].blocks_per_sm(plan.THREADS) for b, k in self.kernels.items()}
-            held = self.args.blocks_per_sm
-            sms = self.bench.gpu.facts.sms
-            cases = table.sweep_cases(
-                table.WAVES, self.args, sms, lambda _: {b: min(n, held or n) for b, n in fit.items()}
-            )
+            fit = {b: min(n, self.args.blocks_per_sm or n) for b, n in fit.items()}
+            cases = table.sweep_cases(table.WAVES, self.args, self.bench.gpu.facts.sms, lambda _: fit)
             most = max(cases, key=table.nf_of)
             raw = self._raw(most)
             with Buffer.of(raw) as weights, Buffer.of(x8) as activations:
@@ -104,14 +95,13 @@ class FusionArms:
 
     def _sums(self, case: Case, raw: U8, x8: U8, weights: Buffer, activations: Buffer) -> F32:
         """Every row's sum by one launch of a matmul kernel, a sample of them equal to the oracle's."""
-        assert case.shape, "a case of L3 has its shape"
-        od = case.shape.od
+        od = case.matrix.od
         matmul = next(iter(self.kernels.values()))["l3_matmul"]
         rows = checksum.sampled_rows(od, self.bench.seed)
         want = bits(data.oracle(raw, x8, rows))
         with Buffer(4 * od) as out:
             out.poison()
-            args = (weights.address, activations.address, out.address, int32(case.shape.nbe))
+            args = (weights.address, activations.address, out.address, int32(case.matrix.nbe))
             Launch(matmul, LaunchConfig(od, plan.THREADS), args).enqueue(self.bench.gpu.stream)
             found = Output(out, od, want, rows).check(f"{case.id} l3_matmul")
         return found.view(np.float32)
@@ -138,29 +128,27 @@ class FusionArms:
             zeros = np.zeros(count, np.uint32)
             counters = d.stack.enter_context(Buffer.of(zeros))
             kept, words = (Output(counters, zeros.size, zeros),), counters.address
-        launches: list[Launch | Step] = []
+        launches: list[Launch | Launches] = []
         for k in range(d.copies):
             reader = _reader(planned, kernels[v.reader], d, d.copy(k), target, words)
             if not v.finisher:
                 launches.append(reader)
                 continue
             args = (*target, q8.address, int32(nf))
-            launches.append(Step((reader, Launch(kernels[v.finisher], plan.finish_config(nf), args))))
+            launches.append(Launches((reader, Launch(kernels[v.finisher], plan.finish_config(nf), args))))
         return Arm(name, launches, outputs[0], also=tuple(outputs[1:]), kept=kept)
 
     def reads(self, material: GateUp, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]:
         """A plain read of as many bytes as the weights hold; none in the sweep over waves."""
-        d = material
+        d, out = material, []
         if d.case.sweep == table.WAVES:
             return []
         want = checksum.read_xors(d.raw.reshape(-1))
-        return [
-            self.bench.read(
-                d.case, plan.READ, b, d.weights, d.raw.nbytes, d.copies,
-                d.stack.enter_context(Buffer(4 * want.size)), want,
-            )
-            for b in backends
-        ]  # fmt: skip
+        for backend in backends:
+            sums = d.stack.enter_context(Buffer(4 * want.size))
+            of = d.weights, d.raw.nbytes, d.copies
+            out.append(self.bench.read(d.case, plan.READ, backend, *of, sums, want))
+        return out
 
     def prove(self, material: GateUp, planned: Planned, spec: Spec) -> Evidence:
         """Load balance by a traced launch (a ring has none), and what the second kernel of a step costs."""
@@ -180,10 +168,9 @@ class FusionArms:
         return out
 
     def _load_balance(self, spec: Spec, traced: Kernel, d: GateUp) -> tuple[float, str]:
-        """(blocks of the busiest SM over the mean of all SMs, a note) from one launch of the traced twin.
+        """(blocks of the busiest SM over the mean of all SMs, a note) from one checked launch of the twin.
 
-        The twin's result is checked like any other. Raises Unavailable where blocks ran outside the
-        partition.
+        Raises Unavailable where blocks ran outside the partition.
         """
         v, sms, launch = spec.planned.variant, self.bench.gpu.facts.sms, spec.planned.config
         assert isinstance(v, Fusion), "a variant of L3"
@@ -203,21 +190,13 @@ class FusionArms:
             raise WrongResult(f"{traced.name} left a block out", first, "none", "an SM")
         counts = np.unique(seen, return_counts=True)[1]
         if counts.size > sms:
-            raise Unavailable(
-                f"blocks ran on {counts.size} SMs where there are {sms}: the partition does not hold"
-            )
+            told = f"blocks ran on {counts.size} SMs where there are {sms}"
+            raise Unavailable(f"{told}: the partition does not hold")
         mine = traced.blocks_per_sm(plan.THREADS, smem)
         timed = spec.kernel.blocks_per_sm(plan.THREADS, launch.smem_bytes)
         notes = [f"its blocks used {counts.size} of {sms} SMs"] if counts.size < sms else []
         notes += [f"load balance seen at {mine} blocks/SM, timed at {timed}"] if mine != timed else []
         return float(counts.max() / (launch.grid / sms)), "; ".join(notes)
-
-    def settle(self, material: GateUp, planned: Planned, arm: Arm, row: Row, rows: Sequence[Row]) -> None:
-        """Nothing more to say."""
-
-    def more(self, material: GateUp, variants: Sequence[Variant]) -> list[Row]:
-        """No rows besides the arms'."""
-        return []
 
     def once(self, material: GateUp, arms: Sequence[tuple[Spec, Arm]]) -> list[Row]:
         """Each arm once."""

@@ -1,7 +1,7 @@
 """L3's host side: weights and activations whose SwiGLU fits q8, and what every kernel must return.
 
-Gate rows 0..nf-1 and up rows nf..2nf-1 stand in one matrix, as the record's kernel read them. The
-oracle is `q4k.reference`, then `swiglu`, then `q8.quantise`, all of core; nothing here knows a GPU.
+Gate rows 0..nf-1 and up rows nf..2nf-1 stand in one matrix. The oracle is `q4k.reference`, then `swiglu`,
+then `q8.quantise`.
 """
 
 from __future__ import annotations
@@ -58,19 +58,11 @@ def read_gate_up(path: Path, gate: str, up: str) -> tuple[U8, Shape]:
     """Gate and up tensors of a GGUF file, one below the other. BadInput unless both are q4_K of one shape."""
     parts, shapes = zip(*(gguf_file.read(path, name, "Q4_K") for name in (gate, up)), strict=True)
     if shapes[0] != shapes[1]:
-        raise BadInput(
-            f"gate and up must have one shape, got {gate} of {shapes[0]} and {up} of {shapes[1]}; "
-            "name the two tensors of one layer"
-        )
+        got = f"got {gate} of {shapes[0]} and {up} of {shapes[1]}"
+        raise BadInput(f"gate and up must have one shape, {got}; name the two tensors of one layer")
     if shapes[0].od % BLOCK_VALUES:
         raise BadInput(f"{gate} has {shapes[0].od} rows; L3 needs a multiple of {BLOCK_VALUES}")
     return np.concatenate(parts), shapes[0]
-
-
-def gated(gu: F32) -> F32:
-    """SwiGLU of `gu` f32[2 * nf], gate half and up half, to f32[nf]."""
-    nf = gu.size // 2
-    return swiglu.swiglu(gu[:nf], gu[nf:])
 
 
 def quantised(h: F32, what: str = "these weights") -> U32:
@@ -97,7 +89,7 @@ class Wanted:
     @classmethod
     def of(cls, gu: F32, what: str = "these weights") -> Wanted:
         """All of it from the row sums `gu` f32[2 * nf]."""
-        h = gated(gu)
+        h = swiglu.swiglu(gu[: gu.size // 2], gu[gu.size // 2 :])
         return cls(gu, h, quantised(h, what))
 
     def first(self, nf: int) -> Wanted:
@@ -114,10 +106,7 @@ def first_rows(raw: U8, nf: int) -> U8:
 
 
 def show() -> None:
-    """The oracle's q8 holds its SwiGLU, shown at a small size before anything is predicted.
-
-    Raises WrongResult.
-    """
+    """The oracle's q8 holds its SwiGLU, shown at a small size. Raises WrongResult."""
     raw, x8 = random_gate_up(64, 256, 1), random_x8(256, 2)
     want = Wanted.of(oracle(raw, x8))
     d, _, _ = q8.unpack(want.q8.view(np.uint8))

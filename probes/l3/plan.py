@@ -1,4 +1,4 @@
-"""How each L3 variant's reader is launched: geometry and figures of all of them, in one place.
+"""How each L3 variant's reader is launched.
 
     matmul, form_a, form_b, form_b_staged   a grid that follows from nf
     matmul_ring, form_c                     a persistent grid; its geometry out of device/tuned, or by a rule
@@ -62,9 +62,9 @@ def fault(variant: str, choice: Geometry) -> str:
 
 
 def kernels(args: argparse.Namespace) -> dict[str, list[str]]:
-    """The readers, traced twins and finishers that the flags need; matmul and form_b always.
+    """The readers, traced twins and finishers that the flags need.
 
-    matmul gives the sums that every arm is compared with; form_b's blocks per SM tell --match-waves its size.
+    Always matmul, for the sums that arms are held to, and form_b, whose blocks per SM --match-waves takes.
     """
     found = [v for v in table.variants(args, table.CASES[0]) if isinstance(v, Fusion)]
     found += [table.variant("form_b"), *(table.variant(n) for n in table.SWEPT if args.sweep)]
@@ -83,10 +83,7 @@ def finish_config(nf: int) -> LaunchConfig:
 
 
 def tuned(slug: str, shape: Shape, variant: str) -> Geometry | None:
-    """What was chosen for gate and up of a shape and a ring variant.
-
-    Raises BadInput for a row that cannot be.
-    """
+    """What was chosen for a shape and a ring variant. Raises BadInput for a row that cannot be."""
     case = next((c.id for c in table.CASES if c.shape == shape), "")
     row = tuning.row(slug, "l3", case, variant)
     if row is None:
@@ -111,8 +108,8 @@ def plan(v: Variant, case: Case, facts: DeviceFacts, args: argparse.Namespace, b
     --blocks-per-sm is a ring's too, in the default rule's geometry where the table has another number.
     Raises BadInput, and Unavailable with the reason for a SKIPPED row.
     """
-    assert isinstance(v, Fusion) and case.shape, "a variant of L3, on a matrix"
-    shape, held = case.shape, args.blocks_per_sm or 0
+    assert isinstance(v, Fusion), "a variant of L3"
+    shape, held = case.matrix, args.blocks_per_sm or 0
     if not v.ring:
         return _planned(v, case, config(v, table.nf_of(case)))
     found = tuned(facts.slug, shape, v.of or v.name)
@@ -123,9 +120,7 @@ def plan(v: Variant, case: Case, facts: DeviceFacts, args: argparse.Namespace, b
 
 
 def _planned(v: Fusion, case: Case, launch: LaunchConfig) -> Planned:
-    """What every launch of a variant shares."""
-    assert case.shape, "a case of L3 has its shape"
-    size, units = table.content_bytes(case), case.shape.od * case.shape.nbe * 4
+    size, units = table.content_bytes(case), case.matrix.od * case.matrix.nbe * 4
     ahead = AHEAD.get(v.of or v.name, 1)
     return Planned(
         variant=v, kernel=v.reader, config=launch, content_bytes=size, traffic_bytes=size, read=READ,
@@ -135,14 +130,11 @@ def _planned(v: Fusion, case: Case, launch: LaunchConfig) -> Planned:
 
 def ring(v: Fusion, case: Case, choice: Geometry, facts: DeviceFacts, source: str = "") -> Planned:
     """A ring variant in one geometry. Raises BadInput and Unavailable as `plan`."""
-    assert case.shape, "a case of L3 has its shape"
-    shape = case.shape
+    shape = case.matrix
     if wrong := fault(v.of or v.name, choice):
         raise BadInput(f"{v.name}: {wrong}")
-    made = pipeline.plan(
-        shape.nbe * 4, _stride(shape), -(-shape.od // choice.rows), choice, facts,
-        others=1 if v.finisher else 2,
-    )  # fmt: skip
+    fills, others = -(-shape.od // choice.rows), 1 if v.finisher else 2
+    made = pipeline.plan(shape.nbe * 4, _stride(shape), fills, choice, facts, others=others)
     stages = f"{made.stages} stage{'s' if made.stages > 1 else ''}"
     tickets = f"a persistent grid, tickets {'drawn' if made.drawn else 'dealt'}"
     return replace(
@@ -159,10 +151,7 @@ def _stride(shape: Shape) -> int:
 
 
 def counters(planned: Planned, nf: int) -> int:
-    """32-bit words that must be 0 before every launch, and are 0 after it.
-
-    The tickets' counter; of form_c before it two words per row pair, in which blocks hand sums over.
-    """
+    """32-bit words that are 0 before and after a launch: tickets' counter, and form_c's two a row pair."""
     if planned.ring is None:
         return 0
     assert isinstance(planned.variant, Fusion), "a variant of L3"
@@ -177,13 +166,13 @@ def arguments(
     out: its results. words: so many words that are 0, of no other launch that may run meanwhile.
     """
     v, nf = planned.variant, table.nf_of(case)
-    assert isinstance(v, Fusion) and case.shape, "a variant of L3, on a matrix"
-    nbe = case.shape.nbe
+    assert isinstance(v, Fusion), "a variant of L3"
+    nbe = case.matrix.nbe
     if planned.ring is None:
         return (w, x8, *out), ((nbe,) if v.sums_alone else (nf, nbe))
     made = planned.ring
     drawn = words + 4 * (counters(planned, nf) - 1) if made.drawn else 0  # the tickets' counter, or null
-    rows = case.shape.od if v.sums_alone else nf
+    rows = case.matrix.od if v.sums_alone else nf
     pointers = (drawn,) if v.sums_alone else (words, drawn)
     return (w, x8, *out, *pointers), (nbe, rows, made.rows, made.stages)
 

@@ -56,10 +56,7 @@ def sections(rows: Sequence[Row], markdown: bool) -> list[str]:
 
 
 def _winners(rows: Sequence[Row], title: str, markdown: bool) -> list[str]:
-    """Each variant over the recorded pair, and matmul form and fusion apart.
-
-    Empty where no ring kernel was measured: the case's own table then says all there is.
-    """
+    """Each variant over the recorded pair, and matmul form and fusion apart; empty without ring kernels."""
     lines, told = [], []
     for group in dict.fromkeys(r.group for r in rows if r.samples_s and not r.sweep):
         for backend in BACKENDS:
@@ -106,17 +103,8 @@ def _taken_apart(rows: Sequence[Row], markdown: bool) -> str:
                 shares = (taken.loss, taken.wave_part, taken.latency_part, taken.total, taken.rest)
                 cells = [format_percent(x, sign=True) for x in shares]
                 lines.append([f"measured, {backend}", device or "", str(grid), f"{taken.waves:.2f}", *cells])
-    heads = [
-        "source",
-        "device",
-        "blocks",
-        "waves",
-        "loss",
-        "(a) waves",
-        "(b) at whole waves",
-        "a + b",
-        "neither",
-    ]
+    heads = ["source", "device", "blocks", "waves", "loss", "(a) waves", "(b) at whole waves", "a + b"]
+    heads += ["neither"]
     text = tables.table(heads, lines, markdown, left=heads[:2])
     return text if len(lines) > 1 else f"{text}\n\n(--sweep measures both parts on a GPU)"
 
@@ -149,9 +137,8 @@ def _geometries(rows: Sequence[Row], markdown: bool) -> str:
             found = sweep.fastest([r for r in rows if r.case == case], v.name)
             if found and found[0].shape:
                 held = plan.tuned(found[0].device or "", Shape(*found[0].shape), v.name)
-                lines.append(
-                    [case, v.name, found[0].backend, *sweep.cells(found, str(held) if held else None)]
-                )
+                cells = sweep.cells(found, str(held) if held else None)
+                lines.append([case, v.name, found[0].backend, *cells])
                 mine[v.name] = {"ring": sweep.at(found[0])}
         if mine:
             chosen.append((case, mine))
@@ -187,7 +174,7 @@ def recorded(case: Case) -> Iterator[Row]:
     for name in ("pair", "form_b"):
         found = _figures(name)
         row = Row(probe="l3", case=case.id, variant=name, backend="cu", source="recorded", device="gb10")
-        row.shape, row.content_bytes = [case.shape.od, case.shape.id], table.content_bytes(case)
+        row.shape, row.content_bytes = [case.matrix.od, case.matrix.id], table.content_bytes(case)
         row.time_s, row.content_gbps = found["time_s"], found["content_gbps"]
         row.ratio_to_baseline = 1.0 + found.get("time_change", 0.0)
         if "grid" in found:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from probes.core.types import Backend, BadInput, Shape
+from probes.core.types import Backend, BadInput, Shape, check_case
 from probes.engine.probe import Case, Contest, Fit, Variant
 
 if TYPE_CHECKING:
@@ -55,10 +55,9 @@ BASELINE, RING_BASELINE = "pair", "pair_ring"
 
 
 def _fusion(name: str, reader: str, finisher: str, rows: int) -> Fusion:
-    said = " then ".join(k for k in (reader, finisher) if k)
-    return Fusion(
-        name=name, baseline=BASELINE, reader=reader, finisher=finisher, rows_per_block=rows, what=said
-    )
+    what = " then ".join(k for k in (reader, finisher) if k)
+    own = Fusion(name=name, baseline=BASELINE, reader=reader, rows_per_block=rows)
+    return replace(own, finisher=finisher, what=what)
 
 
 VARIANTS: tuple[Fusion, ...] = (
@@ -104,8 +103,7 @@ def variant(name: str) -> Fusion:
 
 def nf_of(case: Case) -> int:
     """Gate rows of a case, whose shape holds gate and up rows together."""
-    assert case.shape, "a case of L3 has its shape"
-    return case.shape.od // 2
+    return case.matrix.od // 2
 
 
 def made(
@@ -121,8 +119,7 @@ def made(
 
 def content_bytes(case: Case) -> int:
     """Weights as q4_K stores them; rows lie end to end, so this is what moves too."""
-    assert case.shape, "a case of L3 has its shape"
-    return case.shape.od * case.shape.nbe * Q4K_BLOCK_BYTES
+    return case.matrix.od * case.matrix.nbe * Q4K_BLOCK_BYTES
 
 
 def variants(args: argparse.Namespace, case: Case) -> list[Variant]:
@@ -139,7 +136,7 @@ def variants(args: argparse.Namespace, case: Case) -> list[Variant]:
 
 def cases(args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:
     """What the flags ask for; --match-waves by form_b's blocks per SM in each backend."""
-    cols = CASES[0].shape.id if CASES[0].shape else 0
+    cols = CASES[0].matrix.id
     if args.gguf is not None:
         from probes.l3.data import gate_up_shape
 
@@ -151,9 +148,7 @@ def cases(args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:
         by_nf: dict[int, list[Backend]] = {}
         found = fit("l3_form_b")
         if not found:
-            raise BadInput(
-                "--match-waves needs form_b's registers, which are not recorded for this device"
-            )
+            raise BadInput("--match-waves needs form_b's registers, which are not recorded for this device")
         for backend, per_sm in found.items():
             by_nf.setdefault(nf_for_waves(args.match_waves, sms, per_sm), []).append(backend)
         return [made(f"gate_up_nf{nf}", nf, cols, backends=tuple(who)) for nf, who in by_nf.items()]
@@ -180,19 +175,16 @@ def alone(args: argparse.Namespace) -> bool:
 
 
 def sweep_cases(kind: str, args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:
-    """The built-in case for geometries.
-
-    For waves a case per grid, 0.25 to 4 waves of form_b in each backend.
-    """
+    """The built-in case for geometries; for waves a case per grid, 0.25 to 4 waves of form_b a backend."""
     if kind == GEOMETRIES:
         return list(CASES)
     own, out = cases(args, sms, fit), []
     for backend, per_sm in fit("l3_form_b").items():
         mine = [nf_of(c) // GROUP for c in own if not c.backends or backend in c.backends]
         for grid in grids(per_sm * sms, mine, args.quick) if per_sm else ():
-            assert own[0].shape, "a case of L3 has its shape"
-            case = made(f"sweep_{grid}_blocks", GROUP * grid, own[0].shape.id, backends=(backend,))
-            out.append(replace(case, sweep=WAVES))
+            case = made(f"sweep_{grid}_blocks", GROUP * grid, own[0].matrix.id, backends=(backend,))
+            windows = QUICK_SWEEP_WINDOWS if args.quick else SWEEP_WINDOWS
+            out.append(replace(case, sweep=WAVES, windows=windows))
     return out
 
 
@@ -204,22 +196,15 @@ def grids(slots: int, own: list[int], quick: bool = False) -> list[int]:
     return sorted(found | set(own))
 
 
-def windows(kind: str, args: argparse.Namespace) -> int:
-    """Windows of a point of the sweep over waves."""
-    return QUICK_SWEEP_WINDOWS if args.quick else SWEEP_WINDOWS
-
-
 def check_flags(args: argparse.Namespace) -> None:
     """BadInput for flags that exclude each other or no run could honour."""
-    given = [
-        f for f, v in (("--nf", args.nf), ("--match-waves", args.match_waves), ("--gguf", args.gguf)) if v
-    ]
+    sizes = (("--nf", args.nf), ("--match-waves", args.match_waves), ("--gguf", args.gguf))
+    given = [flag for flag, value in sizes if value]
     if len(given) > 1:
         raise BadInput(f"{' and '.join(given)} each say how large the matrix is; give one of them")
     if args.nf is not None and (args.nf < GROUP or args.nf % GROUP):
-        raise BadInput(
-            f"--nf must be a positive multiple of {GROUP} (the values of a q8 block), got {args.nf}"
-        )
+        what = f"a positive multiple of {GROUP} (the values of a q8 block)"
+        raise BadInput(f"--nf must be {what}, got {args.nf}")
     if args.nf is not None and args.nf > MOST_NF:
         raise BadInput(f"--nf is {MOST_NF} at most, got {args.nf}")
     w = args.match_waves
@@ -236,8 +221,7 @@ def check_flags(args: argparse.Namespace) -> None:
     for name in args.case or ():
         if given:
             raise BadInput(f"--case picks a built-in shape; it does not go with {given[0]}")
-        if name not in {c.id for c in CASES}:
-            raise BadInput(f"there is no case {name!r}; did you mean {', '.join(c.id for c in CASES)}?")
+        check_case(name, (c.id for c in CASES))
     if args.sms is not None and args.sms < 1:
         raise BadInput(f"--sms must be at least 1, got {args.sms}")
 
@@ -252,10 +236,8 @@ def _check_geometries(args: argparse.Namespace) -> None:
         ("--processes", args.processes > 1),
     ):  # fmt: skip
         if given:
-            raise BadInput(
-                "--geometries measures the ring kernels on the built-in shape in one go: "
-                f"it does not go with {flag}"
-            )
+            what = "--geometries measures the ring kernels on the built-in shape in one go"
+            raise BadInput(f"{what}: it does not go with {flag}")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -282,18 +264,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tensors", nargs=2, metavar=("GATE", "UP"), help="with --gguf: the two tensors of one layer"
     )
-
-
-def child_flags(args: argparse.Namespace) -> list[str]:
-    """L3's own flags again, for a child process."""
-    out: list[str] = []
-    for flag, value in (
-        ("--nf", args.nf), ("--match-waves", args.match_waves), ("--sms", args.sms), ("--gguf", args.gguf),
-    ):  # fmt: skip
-        out += [flag, str(value)] if value is not None else []
-    out += [x for name in args.variant or () for x in ("--variant", name)]
-    out += ["--tensors", *args.tensors] if args.tensors else []
-    return [*out, *(["--sweep"] if args.sweep else [])]
 
 
 def stem(args: argparse.Namespace) -> str:

@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -190,23 +190,22 @@ def plots(rows: Sequence[Row], path: Path) -> list[str]:
     return [f"![Time per row against waves]({picture.name})"]
 
 
-def _panel(axis: object, backend: str, found: Sequence[Point]) -> None:
+def _panel(axis: Any, backend: str, found: Sequence[Point]) -> None:
     """One backend's sawtooth: form_b measured and fitted, the pair, the staged form."""
-    a: object = axis
     w = [p.waves for p in found]
     per_row = [1e9 * p.time_s / p.rows for p in found]
-    plot = a.plot  # type: ignore[attr-defined]  # matplotlib has no stubs here
-    plot(w, per_row, "o", ms=4, label="form_b")
-    plot(w, [1e9 * p.pair_s / p.rows for p in found], ".-", lw=0.8, ms=4, label="pair")
+    axis.plot(w, per_row, "o", ms=4, label="form_b")
+    axis.plot(w, [1e9 * p.pair_s / p.rows for p in found], ".-", lw=0.8, ms=4, label="pair")
     staged = [(p.waves, 1e9 * p.pair_s * p.staged_ratio / p.rows) for p in found if p.staged_ratio]
     if staged:
-        plot(*zip(*staged, strict=True), "x", ms=4, label="form_b_staged")
+        axis.plot(*zip(*staged, strict=True), "x", ms=4, label="form_b_staged")
     saw = fit(found)
     if saw:
         fine = np.linspace(min(w), max(w), 800)
         rows_per_wave = float(np.median([p.rows / p.waves for p in found]))
-        plot(fine, [1e9 * saw.at(x) / (x * rows_per_wave) for x in fine], "-", lw=1, label="sawtooth fitted")
+        fitted = [1e9 * saw.at(x) / (x * rows_per_wave) for x in fine]
+        axis.plot(fine, fitted, "-", lw=1, label="sawtooth fitted")
     for k in range(1, math.ceil(max(w)) + 1):
-        a.axvline(k, lw=0.5, color="0.8")  # type: ignore[attr-defined]  # as above
-    a.set(xlabel="form_b waves", ylabel="ns per row", title=backend, ylim=(0, None))  # type: ignore[attr-defined]  # as above
-    a.legend()  # type: ignore[attr-defined]  # as above
+        axis.axvline(k, lw=0.5, color="0.8")
+    axis.set(xlabel="form_b waves", ylabel="ns per row", title=backend, ylim=(0, None))
+    axis.legend()

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from probes.core.types import BadInput
 
 
-class Bar(NamedTuple):
-    """One point: where, how high, and how far its interval reaches down and up."""
+class Mark(NamedTuple):
+    """A point, and how far its interval reaches down and up."""
 
     x: float
     y: float
@@ -18,7 +18,7 @@ class Bar(NamedTuple):
     up: float
 
 
-def panels(shown: Mapping[str, Mapping[str, Sequence[Bar]]], x_label: str, y_label: str, path: Path) -> bool:
+def panels(shown: Mapping[str, Mapping[str, Sequence[Mark]]], x_label: str, y_label: str, path: Path) -> bool:
     """A panel per title, a line per label; False where matplotlib is not installed. Raises BadInput."""
     try:
         import matplotlib
@@ -33,8 +33,7 @@ def panels(shown: Mapping[str, Mapping[str, Sequence[Bar]]], x_label: str, y_lab
     figure, axes = pyplot.subplots(
         rows, columns, figsize=(3.4 * columns, 2.6 * rows), squeeze=False, sharex=True, sharey=True
     )
-    for k, (title, lines) in enumerate(shown.items()):
-        axis = axes[k // columns][k % columns]
+    for axis, (title, lines) in zip(axes.flat, shown.items(), strict=False):
         for label, points in lines.items():
             reach = [[p.down for p in points], [p.up for p in points]]
             axis.errorbar(

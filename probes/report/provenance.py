@@ -1,8 +1,6 @@
-"""Where a report comes from: the head of its JSON file.
+"""The head of a report's JSON file: all that a reader needs to run it again, or to doubt it.
 
-Everything a reader needs to run it again or to doubt it: device, driver, versions, git state, command
-line, seed, the hashes of the bars and of the kernels, who else was on the machine. No machine's paths: a
-committed report says what was asked for, not where somebody's home directory is.
+It names no machine's paths: a committed report says what was asked for, not where somebody's home lies.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
@@ -21,13 +20,10 @@ from probes.core.settings import public, settings
 from probes.core.types import BadInput
 from probes.verdict.bars import bars_sha256
 
-SCHEMA = 2
-SCHEMAS = (1, SCHEMA)
-"""Raised by one when a field changes its meaning; `store.read_json` reads these (see schema1.py)."""
-
+SCHEMA = 2  # raised by one when a field changes its meaning
+SCHEMAS = (1, SCHEMA)  # that store.read_json reads
 PACKAGES = ("numpy", "numba", "numba-cuda", "cuda-core", "cuda-bindings", "llvmlite", "gguf")
-GIT_VARIABLE = "PROBES_GIT"
-"""States the revision where the code was copied without its .git (a measuring machine, a container)."""
+GIT_VARIABLE = "PROBES_GIT"  # states the revision where the code was copied without its .git
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,10 +45,8 @@ class Head:
     neighbours: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     complete: bool = False
-    settings: dict[str, str] = field(default_factory=dict)
-    """Variables of the environment that change what the compilers make."""
-    environment: list[str] = field(default_factory=list)
-    """Variables, tools and limits that change what is measured (`core.environment`)."""
+    settings: dict[str, str] = field(default_factory=dict)  # what the compilers read of it
+    environment: list[str] = field(default_factory=list)  # what changes the figures (core.environment)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, `schema` first."""
@@ -65,7 +59,7 @@ class Head:
         if data.get("schema") not in SCHEMAS:
             known = " and ".join(map(str, SCHEMAS))
             raise BadInput(f"schema {data.get('schema')!r} is none that this version reads ({known})")
-        unknown = sorted(set(map(str, data)) - set(HEAD_FIELDS))
+        unknown = sorted(set(map(str, data)) - {f.name for f in fields(cls)})
         missing = [n for n in ("mode", "device", "seed", "kernels_sha256", "argv") if n not in data]
         if unknown or missing:
             parts = [f"unknown: {', '.join(unknown)}"] * bool(unknown)
@@ -81,7 +75,6 @@ class Head:
         return cls(**data)
 
 
-HEAD_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Head))
 _KINDS: dict[str, type] = {
     "mode": str, "device": str, "seed": int, "kernels_sha256": str, "argv": list, "versions": dict,
     "bars_sha256": str, "time_utc": str, "device_facts": dict, "neighbours": list, "notes": list,
@@ -90,39 +83,19 @@ _KINDS: dict[str, type] = {
 
 
 def collect(
-    *,
-    mode: str,
-    device: str,
-    seed: int,
-    kernels_sha256: str,
-    probes: Sequence[str] = (),
-    driver: str | None = None,
-    device_facts: Mapping[str, Any] | None = None,
-    neighbours: Sequence[str] = (),
-    environment: Sequence[str] = (),
-    argv: Sequence[str] | None = None,
+    *, mode: str, device: str, seed: int, kernels_sha256: str, probes: Sequence[str] = (),
+    driver: str | None = None, device_facts: Mapping[str, Any] | None = None, neighbours: Sequence[str] = (),
+    environment: Sequence[str] = (), argv: Sequence[str] | None = None,
     extra_versions: Mapping[str, str] | None = None,
-) -> Head:
-    """A head filled in from this process.
-
-    probes: whose bars it is held to, all by default; extra_versions: nvcc, CUDA and others the caller knows.
-    """
+) -> Head:  # fmt: skip
+    """A head filled in from this process, held to the bars of `probes` (all by default)."""
     return Head(
-        mode=mode,
-        device=device,
-        seed=seed,
-        kernels_sha256=kernels_sha256,
-        argv=clean_argv(sys.argv if argv is None else argv),
-        driver=driver,
-        versions={**versions(), **(extra_versions or {})},
-        git=git_state(),
-        bars_sha256=bars_sha256(*probes),
-        time_utc=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        device_facts=dict(device_facts or {}),
-        neighbours=list(neighbours),
-        settings=public(settings()),
-        environment=list(environment),
-    )
+        mode=mode, device=device, seed=seed, kernels_sha256=kernels_sha256, driver=driver,
+        argv=clean_argv(sys.argv if argv is None else argv), git=git_state(),
+        versions={**versions(), **(extra_versions or {})}, bars_sha256=bars_sha256(*probes),
+        time_utc=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), device_facts=dict(device_facts or {}),
+        neighbours=list(neighbours), settings=public(settings()), environment=list(environment),
+    )  # fmt: skip
 
 
 def versions() -> dict[str, str]:
@@ -131,29 +104,23 @@ def versions() -> dict[str, str]:
 
     found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
     for name in PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 
 def git_state(folder: Path | None = None) -> dict[str, Any] | None:
-    """{"commit", "dirty"} of the checkout that this code runs from; None where it is none.
+    """{"commit", "dirty"} of the checkout that this code runs from, None where it is none.
 
-    A wheel inside somebody's repository is not that repository's code, so the file itself must be
-    tracked. Without one, the variable PROBES_GIT may state it ("<commit>" or "<commit>-dirty").
+    A wheel inside somebody's repository is not that repository's code, so the file itself must be tracked.
+    Without a checkout PROBES_GIT may state it ("<commit>" or "<commit>-dirty").
     """
     here = Path(__file__).resolve().parent if folder is None else folder
 
     def git(*args: str) -> str | None:
         try:
             done = subprocess.run(
-                ["git", "-C", str(here), *args],
-                capture_output=True,
-                text=True,
-                timeout=5.0,
-                check=False,
+                ["git", "-C", str(here), *args], capture_output=True, text=True, timeout=5.0, check=False
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
@@ -165,23 +132,21 @@ def git_state(folder: Path | None = None) -> dict[str, Any] | None:
         # `:/` is the whole checkout; reports are what a run writes, and do not make its code dirty
         status = git("status", "--porcelain", "--", ":/", ":(top,exclude)out")
         return {"commit": commit, "dirty": None if status is None else bool(status)}
-    stated = os.environ.get(GIT_VARIABLE, "").strip()
-    if stated:
+    if stated := os.environ.get(GIT_VARIABLE, "").strip():
         return {"commit": stated.removesuffix("-dirty"), "dirty": stated.endswith("-dirty"), "stated": True}
     return None
 
 
 def clean_argv(argv: Sequence[str], cwd: Path | None = None) -> list[str]:
-    """The command line with no machine's paths: `-m probes.x` for the module, paths relative or bare.
+    """The command line with no machine's paths: `-m probes.x` for the module, then words as they are.
 
-    A path below the current folder becomes relative to it, any other absolute or home path its last
-    part; `--flag=/path` likewise.
+    A path below the current folder becomes relative to it, any other absolute or home path its last part.
     """
     here = Path.cwd() if cwd is None else cwd
     out = []
     for i, arg in enumerate(argv):
         flag, eq, value = arg.partition("=") if arg.startswith("-") else ("", "", arg)
-        out.append(_module(value) if i == 0 else (f"{flag}{eq}{_bare(value, here)}"))
+        out.append(_module(value) if i == 0 else f"{flag}{eq}{_bare(value, here)}")
     return out
 
 
@@ -195,13 +160,8 @@ def _module(program: str) -> str:
 
 
 def _bare(value: str, here: Path) -> str:
-    if value.startswith("~"):
-        return PurePath(value).name
     path = Path(value)
-    if not path.is_absolute():
-        # a relative path may still climb out into somebody's folders
-        return path.name if ".." in path.parts else value
-    try:
-        return str(path.relative_to(here))
-    except ValueError:
-        return path.name
+    if path.is_absolute():
+        return str(path.relative_to(here)) if path.is_relative_to(here) else path.name
+    # a relative path may still climb out into somebody's folders
+    return path.name if value.startswith("~") or ".." in path.parts else value

@@ -1,13 +1,12 @@
 """One row of a report: what one variant, backend and case measured, predicted or recorded.
 
-The field names are the JSON's, and outside tools rely on them: a new field goes at the end, none is
-renamed. Names carry the unit (seconds, bytes, hertz; gbps is 1e9 bytes per second); fractions are plain
-numbers (0.62, not 62). A field that does not apply is None. Nothing here imports NumPy.
+Outside tools rely on the JSON's names, which are the fields': a new one goes at the end, none is renamed.
+They carry the unit (gbps: 1e9 bytes per second); fractions are 0.62, not 62; what does not apply is None.
 """
 
 from __future__ import annotations
 
-import math
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -18,8 +17,8 @@ from typing import Any
 from probes.core.types import Backend, BadInput, Role, Source
 from probes.verdict.bars import Decision
 
-ROUNDING = 1e-9
-"""How far a predicted time, made from the very ceiling, may lie above it by rounding alone."""
+FLOAT_MAX = sys.float_info.max
+ROUNDING = 1e-9  # how far a prediction made from the very ceiling may lie above it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,38 +104,36 @@ class Row:
     def doubts(self) -> list[str]:
         """What a reader must know before trusting this row's time: each a short phrase."""
         out = []
-        if self.fraction_of_ceiling is not None and self.fraction_of_ceiling > 1 + ROUNDING:
+        if (self.fraction_of_ceiling or 0.0) > 1 + ROUNDING:
             out.append("above the read ceiling: an error in the count, or not cold")
-        if self.fraction_of_same_bytes_read is not None and self.fraction_of_same_bytes_read > 1 + ROUNDING:
+        if (self.fraction_of_same_bytes_read or 0.0) > 1 + ROUNDING:
             out.append("faster than a plain read of the same bytes: an error in the count, or not cold")
-        slope, loop = self.time_s, self.event_loop_time_s
-        if slope is not None and loop is not None and slope >= 50e-6 and abs(loop / slope - 1) > 0.03:
-            out.append(f"the plain event loop differs by {100 * (loop / slope - 1):+.1f} %")
-        profiled = self.profiler_time_s
-        if slope is not None and profiled is not None and slope >= 50e-6 and abs(profiled / slope - 1) > 0.10:
-            out.append(f"the profiler's duration differs by {100 * (profiled / slope - 1):+.0f} %")
-        if self.dram_bytes_read is not None and self.traffic_bytes:
-            more = self.dram_bytes_read / self.traffic_bytes - 1
-            if more > 0.02:
-                out.append(f"DRAM read {100 * more:.0f} % more than the sectors counted")
-        if self.dram_bytes_read is not None and self.content_bytes:
-            share = self.dram_bytes_read / self.content_bytes
-            if share < 0.98:
-                out.append(f"only {100 * share:.0f} % of the content came from DRAM")
+        if abs(off := self._off(self.event_loop_time_s)) > 0.03:
+            out.append(f"the plain event loop differs by {100 * off:+.1f} %")
+        if abs(off := self._off(self.profiler_time_s)) > 0.10:
+            out.append(f"the profiler's duration differs by {100 * off:+.0f} %")
+        dram = self.dram_bytes_read
+        if dram and self.traffic_bytes and (more := dram / self.traffic_bytes - 1) > 0.02:
+            out.append(f"DRAM read {100 * more:.0f} % more than the sectors counted")
+        if dram is not None and self.content_bytes and (share := dram / self.content_bytes) < 0.98:
+            out.append(f"only {100 * share:.0f} % of the content came from DRAM")
         if self.throttled:
             out.append(f"{self.throttled} of {len(self.samples_s)} samples at a lower clock")
         return out
 
+    def _off(self, other_s: float | None) -> float:
+        """How far another clock is from ours, as a fraction; 0 below 50 µs, where the two need not agree."""
+        ours = self.time_s or 0.0
+        return other_s / ours - 1 if other_s is not None and ours >= 50e-6 else 0.0
+
     def check(self) -> None:
         """BadInput on a value of the wrong type, a NaN or infinity, or counts that do not fit together."""
         for name, hint in _types().items():
-            value = getattr(self, name)
-            if not _fits(value, hint):
+            if not _fits(value := getattr(self, name), hint):
                 raise BadInput(f"row {self.id}: {name} must be {_say(hint)}, got {value!r}")
-        if self.windows is not None and self.samples_s:
-            want = 2 * self.windows * (self.processes or 1)
-            if len(self.samples_s) != want:
-                raise BadInput(f"row {self.id}: {len(self.samples_s)} samples, {want} expected from windows")
+        count, want = len(self.samples_s), 2 * (self.windows or 0) * (self.processes or 1)
+        if count and self.windows is not None and count != want:
+            raise BadInput(f"row {self.id}: {count} samples, {want} expected from windows")
 
     def to_json(self) -> dict[str, Any]:
         """Every field, in order. BadInput as `check`."""
@@ -148,11 +145,9 @@ class Row:
         """A row from a parsed JSON object. BadInput on unknown or missing names, or as `check`."""
         if not isinstance(data, Mapping):
             raise BadInput(f"a row must be a JSON object, got {type(data).__name__}")
-        unknown = sorted(set(map(str, data)) - set(_types()))
-        if unknown:
+        if unknown := sorted(set(map(str, data)) - set(_types())):
             raise BadInput(f"a row has unknown fields: {', '.join(unknown)}")
-        missing = [n for n in ("probe", "case", "variant", "backend", "source") if n not in data]
-        if missing:
+        if missing := [n for n in ("probe", "case", "variant", "backend", "source") if n not in data]:
             raise BadInput(f"a row lacks {', '.join(missing)}")
         row = cls(**data)
         row.check()
@@ -160,21 +155,12 @@ class Row:
 
 
 FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Row))
-"""The JSON names, in the file's order."""
 
 
 @cache
 def _types() -> dict[str, Any]:
     hints = typing.get_type_hints(Row)
     return {name: hints[name] for name in FIELDS}
-
-
-def _finite(value: float) -> bool:
-    """A number that float64 holds: no NaN, no infinity, no integer of hundreds of digits."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
 
 
 def _fits(value: object, hint: Any) -> bool:
@@ -190,7 +176,8 @@ def _fits(value: object, hint: Any) -> bool:
         keys, values = typing.get_args(hint)
         return isinstance(value, dict) and all(_fits(k, keys) and _fits(v, values) for k, v in value.items())
     if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and _finite(value)
+        # no NaN, no infinity, no integer of hundreds of digits
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= FLOAT_MAX
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
     return isinstance(value, hint)

@@ -1,7 +1,4 @@
-"""Reports of schema 1, which told by names and notes what later ones state in fields: read once, into fields.
-
-Nothing else in the project reads a note, or takes a name apart.
-"""
+"""Reports of schema 1 told by names and notes what later ones state in fields: here they become fields."""
 
 from __future__ import annotations
 
@@ -26,11 +23,8 @@ def upgraded(rows: Sequence[Row]) -> list[Row]:
         row.geometry = told.removeprefix(GEOMETRY).partition(",")[0] or at or None
         if row.rotation_bytes is not None:
             row.cold = not any(n.startswith("hot") for n in row.notes)
-    by_group: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        by_group.setdefault((row.probe, row.group), []).append(row)
-    for peers in by_group.values():
-        _relate(peers)
+    for group in dict.fromkeys((r.probe, r.group) for r in rows):
+        _relate([r for r in rows if (r.probe, r.group) == group])
     return list(rows)
 
 

@@ -1,9 +1,4 @@
-"""A report's JSON file: written whole or not at all, after every row, and read back with suspicion.
-
-    {"schema": 1, "device": …, "complete": true, "rows": [ … one row a line … ]}
-
-A run that is killed leaves the rows it had finished and `complete: false`.
-"""
+"""A report's JSON file: written whole or not at all, as rows come, and read back with suspicion."""
 
 from __future__ import annotations
 
@@ -12,7 +7,6 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 from probes.core.types import BadInput
@@ -20,45 +14,33 @@ from probes.report import schema1
 from probes.report.provenance import Head
 from probes.report.rows import Row
 
-MAX_BYTES = 256 << 20
-"""A report larger than this is refused unread; a full one is a few MiB."""
+MAX_BYTES = 256 << 20  # a full report is a few MiB
 
 
 class ReportFile:
     """A report on its way to disk: `with ReportFile(path, head) as f: f.add(row)`.
 
-    Entry tries whether the place can be written, so that a full disk or a locked folder fails before anything
-    is measured; an older file there stays until the first row is added, and every `add` or `flush` replaces
-    the file as a whole. Leaving without an exception marks it complete. `path` None keeps it in memory.
-    BadInput where the file cannot be written.
+    Entry fails where the place cannot be written, before anything is measured. An older file stays until the
+    first `add`; each replaces the file as a whole, so that a killed run leaves its finished rows. Leaving
+    without an exception marks it complete. Raises BadInput.
     """
 
-    def __init__(self, path: Path | None, head: Head) -> None:
+    def __init__(self, path: Path, head: Head) -> None:
         self.path, self.head, self.rows = path, head, list[Row]()
 
     def __enter__(self) -> ReportFile:
-        if self.path is not None:
-            check_writable(self.path)
+        check_writable(self.path)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.head.complete = True
-            self.flush()
+            self.add()
 
     def add(self, *rows: Row) -> None:
         """Append finished rows and write the file."""
-        for row in rows:
-            row.check()
         self.rows.extend(rows)
-        self.flush()
-
-    def flush(self) -> None:
-        """Write the file again, after a row already added has changed."""
-        if self.path is not None:
-            write_json(self.path, self.head, self.rows)
+        write_json(self.path, self.head, self.rows)
 
 
 def write_json(path: Path, head: Head, rows: Sequence[Row]) -> None:
@@ -69,10 +51,9 @@ def write_json(path: Path, head: Head, rows: Sequence[Row]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a text file in one step (a temporary file beside it, then a rename).
+    """Replace a text file in one step (a temporary file beside it, then a rename), and make its folder.
 
-    Makes the folder; follows a symbolic link. BadInput, one line, on whatever the file system refuses (no
-    permission, disk full, a file where a folder should be) and on a place that is no regular file.
+    Follows a symbolic link. BadInput on whatever the file system refuses, and on what is no regular file.
     """
     _written(path, text, keep=True)
 

@@ -1,8 +1,7 @@
 """Rows as tables, in a terminal or in Markdown: the only place that turns figures into text with units.
 
-Every table's title says whether its lines were measured, predicted or recorded; where they differ, a column
-says it line by line, and a predicted time carries a `~`. GB/s is 1e9 bytes per second. tabulate is imported
-when the first table is made.
+A title says whether its lines were measured, predicted or recorded, a column where they differ. A predicted
+time carries a `~`.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from probes.core.types import BadInput
 from probes.device import resources
 from probes.report.provenance import Head
 from probes.report.rows import Row
-
-Cell = Callable[[Row], str]
 
 
 def format_time(seconds: float | None, predicted: bool = False) -> str:
@@ -59,7 +56,7 @@ def table(
     """A table of ready text cells; columns not named in `left` are right-aligned, empty ones dropped."""
     if not lines:
         return "(no rows)"
-    from tabulate import tabulate
+    from tabulate import tabulate  # late: a --help needs no table
 
     keep = [i for i in range(len(headers)) if any(line[i] for line in lines)]
     clean = _escaped if markdown else _one_line
@@ -91,34 +88,26 @@ class Column:
     """A column of a rows' table: its head, what it shows, and whether it is text (left-aligned)."""
 
     head: str
-    cell: Cell
+    cell: Callable[[Row], str]
     text: bool = False
 
 
-def _number(get: Callable[[Row], float | int | None], digits: int = 0) -> Cell:
-    def cell(row: Row) -> str:
-        value = get(row)
-        return "" if value is None else f"{value:.{digits}f}"
-
-    return cell
+def _number(value: float | None, digits: int = 0) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
 
 
-def _gbps(get: Callable[[Row], float | None]) -> Cell:
-    def cell(row: Row) -> str:
-        value = get(row)
-        return "" if value is None else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
-
-    return cell
+def _gbps(value: float | None) -> str:
+    return _number(value, 1 if value is None or value < 1000 else 0)
 
 
-def _traffic_gbps(row: Row) -> float | None:
-    return None if not row.traffic_bytes or not row.time_s else row.traffic_bytes / row.time_s / 1e9
+def _traffic_gbps(row: Row) -> str:
+    return _gbps(row.traffic_bytes / row.time_s / 1e9 if row.traffic_bytes and row.time_s else None)
 
 
 def _blocks(row: Row) -> str:
     if row.blocks_per_sm is None:
         return row.limiter or ""
-    return f"{row.blocks_per_sm}{f' ({row.limiter})' if row.limiter else ''}"
+    return f"{row.blocks_per_sm} ({row.limiter})" if row.limiter else f"{row.blocks_per_sm}"
 
 
 def _yes(value: bool | None) -> str:
@@ -127,27 +116,28 @@ def _yes(value: bool | None) -> str:
 
 def _note(row: Row) -> str:
     skipped = [f"SKIPPED ({row.skipped})"] if row.skipped else []
-    return "; ".join([*skipped, *row.doubts(), *row.notes])
+    lacks = [f"proof missing: {m}" for m in row.missing if m not in row.notes]  # schema 1 has them as notes
+    return "; ".join([*skipped, *lacks, *row.doubts(), *row.notes])
 
 
 CASE_COLUMNS: tuple[Column, ...] = (
     Column("variant", lambda r: r.variant, text=True),
     Column("backend", lambda r: r.backend, text=True),
     Column("time", lambda r: format_time(r.time_s, r.source == "predicted")),
-    Column("content GB/s", _gbps(lambda r: r.content_gbps)),
-    Column("traffic GB/s", _gbps(_traffic_gbps)),
+    Column("content GB/s", lambda r: _gbps(r.content_gbps)),
+    Column("traffic GB/s", _traffic_gbps),
     Column("of ceiling", lambda r: format_percent(r.fraction_of_ceiling)),
     Column("of same-bytes read", lambda r: format_percent(r.fraction_of_same_bytes_read)),
     Column("DRAM read", lambda r: format_bytes(r.dram_bytes_read)),
     Column("DRAM", lambda r: format_percent(r.profiler_dram_fraction)),
     Column("issue", lambda r: format_percent(r.profiler_issue_fraction)),
-    Column("regs", _number(lambda r: r.registers)),
-    Column("spill B", _number(lambda r: r.spill_bytes)),
+    Column("regs", lambda r: _number(r.registers)),
+    Column("spill B", lambda r: _number(r.spill_bytes)),
     Column("blocks/SM (limiter)", _blocks),
-    Column("grid", _number(lambda r: r.grid)),
-    Column("waves", _number(lambda r: r.waves, 2)),
+    Column("grid", lambda r: _number(r.grid)),
+    Column("waves", lambda r: _number(r.waves, 2)),
     Column("tail", lambda r: format_percent(r.tail_fraction)),
-    Column("load balance", _number(lambda r: r.load_balance, 2)),
+    Column("load balance", lambda r: _number(r.load_balance, 2)),
     Column("overlap", lambda r: format_time(r.overlap_s)),
     Column("gain/interface", lambda r: format_time(r.gain_per_interface_s)),
     Column("ratio [low, high]", lambda r: format_ratio(r.ratio_to_baseline, r.ratio_low, r.ratio_high)),
@@ -167,26 +157,16 @@ VERDICT_COLUMNS: tuple[Column, ...] = (
     Column("agrees", lambda r: _yes(r.agrees), text=True),
 )
 
-SWEEP = "sweep_"
-"""Cases that begin so are points of a sweep: their probe's own section shows them, not a table each."""
-
-POINT = "@"
-"""A variant with it is a point of a sweep over launches (`gpl_ring@8r2b0s-drawn`): timed, not judged."""
-
-SOURCE_COLUMN = Column("source", lambda r: r.source, text=True)
+SWEEP = "sweep_"  # cases that begin so are points of a sweep: their probe's own section shows them
 
 
 def rows_table(rows: Sequence[Row], columns: Sequence[Column], markdown: bool = False) -> str:
     """Rows by columns; a `source` column comes third where sources differ."""
     shown = list(columns)
     if len(sources(rows)) > 1:
-        shown.insert(2, SOURCE_COLUMN)
-    return table(
-        [c.head for c in shown],
-        [[c.cell(r) for c in shown] for r in rows],
-        markdown,
-        left=[c.head for c in shown if c.text],
-    )
+        shown.insert(2, Column("source", lambda r: r.source, text=True))
+    left = [c.head for c in shown if c.text]
+    return table([c.head for c in shown], [[c.cell(r) for c in shown] for r in rows], markdown, left)
 
 
 def case_table(rows: Sequence[Row], markdown: bool = False) -> str:
@@ -205,7 +185,7 @@ def verdict_table(rows: Sequence[Row], markdown: bool = False, title: str = "Ver
     """Title, table and reasons of the rows that hold a verdict."""
     judged = [r for r in rows if r.verdict]
     if not judged:
-        return f"{_title(f'{title}: none was reached', markdown)}"
+        return _title(f"{title}: none was reached", markdown)
     head = _title(f"{title} on {_devices(judged)}: {' and '.join(sources(judged))}", markdown)
     why = [f"- {r.id}: {_escaped(r.reason) if markdown else r.reason}" for r in judged if r.reason]
     return "\n".join([head, "", rows_table(judged, VERDICT_COLUMNS, markdown), *([""] if why else []), *why])
@@ -214,12 +194,11 @@ def verdict_table(rows: Sequence[Row], markdown: bool = False, title: str = "Ver
 def first_line(head: Head) -> str:
     """What kind of figures follow. With no GPU it says first that nothing was measured."""
     if head.mode == "predict":
-        arch = head.device_facts.get("arch")
-        if arch and arch not in resources.archs():
-            there = " and ".join(resources.archs())
+        arch, there = head.device_facts.get("arch"), resources.archs()
+        if arch and arch not in there:
             return (
                 f"Nothing was measured, and no kernel is predicted for {head.device}: register counts are "
-                f"recorded for {there}, not for {arch}."
+                f"recorded for {' and '.join(there)}, not for {arch}."
             )
         return f"Nothing was measured: predicted for {head.device} from recorded register counts."
     driver = f", driver {head.driver}" if head.driver else ""
@@ -238,27 +217,24 @@ def verdicts_under(head: Head) -> str:
     return f"These verdicts were reached under {under}: they are not the GPU's alone." if under else ""
 
 
-def document(
-    title: str, head: Head, rows: Sequence[Row], markdown: bool = True, extra: Sequence[str] = ()
-) -> str:
-    """A whole report: first line, verdicts, a table per case, `extra` blocks, provenance."""
+def document(title: str, head: Head, rows: Sequence[Row], extra: Sequence[str] = ()) -> str:
+    """A whole report as Markdown: first line, verdicts, a table per case, `extra` blocks, provenance."""
     cases = dict.fromkeys(r.group for r in rows if not r.case.startswith(SWEEP))
-    parts = [f"# {title}" if markdown else title, first_line(head)]
+    parts = [f"# {title}", first_line(head)]
     if not head.complete:
         parts.append("INCOMPLETE: the run was stopped; finished rows only.")
     parts += remarks(head)
     if any(r.verdict for r in rows):
-        parts += [x for x in (verdicts_under(head), verdict_table(rows, markdown)) if x]
-    parts += [case_table([r for r in rows if r.group == case], markdown) for case in cases]
-    return "\n\n".join([*parts, *extra, provenance_text(head, rows, markdown)]) + "\n"
+        parts += [x for x in (verdicts_under(head), verdict_table(rows, True)) if x]
+    parts += [case_table([r for r in rows if r.group == case], True) for case in cases]
+    return "\n\n".join([*parts, *extra, provenance_text(head, rows)]) + "\n"
 
 
-def provenance_text(head: Head, rows: Sequence[Row], markdown: bool = False) -> str:
-    """Command, seed, versions, git state and hashes, as a list."""
-    git = "not from a checkout"
-    if head.git:
-        git = f"{str(head.git.get('commit'))[:12]}{' with local changes' if head.git.get('dirty') else ''}"
-    rotations = sorted({r.rotation_bytes for r in rows if r.rotation_bytes})
+def provenance_text(head: Head, rows: Sequence[Row]) -> str:
+    """Command, seed, versions, git state and hashes, as a Markdown list."""
+    changed = " with local changes" if head.git and head.git.get("dirty") else ""
+    git = f"{str(head.git.get('commit'))[:12]}{changed}" if head.git else "not from a checkout"
+    rotation = min((r.rotation_bytes for r in rows if r.rotation_bytes), default=None)
     lines = [
         f"command: {' '.join(head.argv)}",
         f"seed {head.seed}, git {git}, {head.time_utc}",
@@ -267,11 +243,9 @@ def provenance_text(head: Head, rows: Sequence[Row], markdown: bool = False) -> 
     ]
     if head.settings:
         lines.append("compiled under " + ", ".join(f"{k}={v}" for k, v in head.settings.items()))
-    if rotations:
-        lines.append(f"weights rotated over {format_bytes(rotations[0])} or more")
-    return "\n".join(
-        [_title("Provenance", markdown), "", *(f"- {_escaped(x) if markdown else x}" for x in lines)]
-    )
+    if rotation:
+        lines.append(f"weights rotated over {format_bytes(rotation)} or more")
+    return "\n".join([_title("Provenance", True), "", *(f"- {_escaped(x)}" for x in lines)])
 
 
 def fill(text: str, marker: str, body: str) -> str:

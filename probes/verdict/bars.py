@@ -1,14 +1,12 @@
 """From a measured gain to GO, NO-GO or INCONCLUSIVE, against a bar fixed beforehand in bars.toml.
 
 GO            the interval's lower end is at or above the bar, and the effect is above the noise floor.
-NO-GO         the upper end is below the bar, and the noise floor is below the bar: a lever that does
-              nothing is a NO-GO once that is known precisely enough.
+NO-GO         the upper end is below the bar, and so is the noise floor: that the lever does nothing is
+              known precisely enough.
 INCONCLUSIVE  everything else, and anything whose proof is missing (`blocked`).
 
-A bar of 0 (l3: "faster at all") has no floor below it. There GO wants the whole interval above 0 and
-NO-GO the whole interval below 0, and both an effect above the floor.
-
-Gains are fractions (0.0165 = 1.65 %), made from ratios of times by the bar's metric. No NumPy here.
+A bar of 0 ("faster at all") has no floor below it: GO wants the whole interval above 0, NO-GO the whole
+interval below 0, and both an effect above the floor. Gains are fractions (0.0165 = 1.65 %).
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from probes.core.digest import digest
 from probes.core.types import BadInput
@@ -27,8 +25,7 @@ from probes.core.types import BadInput
 Decision = Literal["GO", "NO-GO", "INCONCLUSIVE"]
 Metric = Literal["time_saved", "speedup"]
 
-DECISIONS: tuple[Decision, ...] = ("GO", "NO-GO", "INCONCLUSIVE")
-_RECORDED_AS: dict[str, Decision] = {"LANDED": "GO"}
+DECISIONS: dict[str, Decision] = {d: d for d in get_args(Decision)} | {"LANDED": "GO"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +67,11 @@ class Gain(NamedTuple):
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The decision, the figures it was made from, and one line that says why."""
+class Verdict(NamedTuple):
+    """The decision, and one line with the figures that it was made from and why."""
 
     verdict: Decision
     reason: str
-    gain: float | None = None
-    low: float | None = None
-    high: float | None = None
-    floor: float | None = None
 
 
 @cache
@@ -109,7 +101,7 @@ def targets(name: str) -> Targets:
 
 def bars_sha256(*probes: str) -> str:
     """SHA-256 (hex) of these probes' tables of bars.toml, of all of them by default; their values count."""
-    tables = tomllib.loads(_file().decode())
+    tables = _file()
     return digest({name: tables.get(name, {}) for name in sorted(probes or tables)})
 
 
@@ -123,15 +115,9 @@ def gain_of(metric: Metric, ratio: float, low: float, high: float) -> Gain:
 
 
 def judge(
-    gain: float,
-    gain_low: float,
-    gain_high: float,
-    floor: float,
-    bar: float,
-    *,
-    strict: bool = False,
+    gain: float, gain_low: float, gain_high: float, floor: float, bar: float, *, strict: bool = False,
     blocked: str | None = None,
-) -> Verdict:
+) -> Verdict:  # fmt: skip
     """Hold a gain with its interval against `bar` (>= 0), with the noise floor of the same run.
 
     `blocked`: a proof that is missing (no overlap seen, ran hot, …); the verdict is then INCONCLUSIVE.
@@ -145,7 +131,7 @@ def judge(
     want, noise = f"{'>' if strict else '>='} {_percent(bar)}", f"noise floor {_percent(floor, sign=False)}"
 
     def say(decision: Decision, why: str) -> Verdict:
-        return Verdict(decision, f"gain {seen}, bar {want}, {noise}: {why}", gain, gain_low, gain_high, floor)
+        return Verdict(decision, f"gain {seen}, bar {want}, {noise}: {why}")
 
     if blocked:
         return say("INCONCLUSIVE", blocked)
@@ -175,24 +161,17 @@ def judge_ratio(
 
 def all_of(parts: Sequence[tuple[str, Verdict]]) -> Verdict:
     """One verdict that needs every part: any NO-GO decides, then any INCONCLUSIVE, else GO."""
-    if not parts:
-        return Verdict("INCONCLUSIVE", "nothing was judged")
     for decision in ("NO-GO", "INCONCLUSIVE", "GO"):
-        hit = [(name, v) for name, v in parts if v.verdict == decision]
-        if hit:
-            break
-    return Verdict(hit[0][1].verdict, "; ".join(f"{name}: {v.reason}" for name, v in hit))
+        if hit := [(name, v) for name, v in parts if v.verdict == decision]:
+            return Verdict(hit[0][1].verdict, "; ".join(f"{name}: {v.reason}" for name, v in hit))
+    return Verdict("INCONCLUSIVE", "nothing was judged")
 
 
 def recorded_decision(word: str | None) -> Decision | None:
     """The record's word as one of ours (LANDED is GO). BadInput on a word that is neither."""
-    if word is None:
-        return None
-    found = _RECORDED_AS.get(word, word)
-    for decision in DECISIONS:
-        if found == decision:
-            return decision
-    raise BadInput(f"unknown verdict {word!r}: one of {', '.join((*DECISIONS, *_RECORDED_AS))}")
+    if word is not None and word not in DECISIONS:
+        raise BadInput(f"unknown verdict {word!r}: one of {', '.join(DECISIONS)}")
+    return DECISIONS[word] if word else None
 
 
 def agree(verdict: str | None, recorded_verdict: str | None) -> bool | None:
@@ -214,9 +193,8 @@ def _percent(x: float, sign: bool = True) -> str:
 
 def _tables() -> dict[str, dict[str, Any]]:
     """The file's tables by "probe.key"."""
-    table = tomllib.loads(_file().decode())
-    return {f"{probe}.{key}": row for probe, rows in table.items() for key, row in rows.items()}
+    return {f"{probe}.{key}": row for probe, rows in _file().items() for key, row in rows.items()}
 
 
-def _file() -> bytes:
-    return Path(__file__).with_name("bars.toml").read_bytes()
+def _file() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(Path(__file__).with_name("bars.toml").read_text(encoding="utf-8"))

@@ -1,8 +1,7 @@
-"""What others measured: every recorded figure, a row of verdicts.toml, with its place in the source."""
+"""What others measured: every recorded figure is a row of verdicts.toml, with its place in the source."""
 
 from __future__ import annotations
 
-import re
 import tomllib
 from dataclasses import dataclass, fields
 from functools import cache
@@ -32,9 +31,8 @@ class Figure:
     def number(self) -> float:
         """The value as a number; BadInput for a word or a flag."""
         if isinstance(self.value, (str, bool)):
-            raise BadInput(
-                f"{self.probe} {self.case} {self.variant} {self.metric} is {self.value!r}, not a number"
-            )
+            name = f"{self.probe} {self.case} {self.variant} {self.metric}"
+            raise BadInput(f"{name} is {self.value!r}, not a number")
         return float(self.value)
 
 
@@ -53,26 +51,16 @@ def all_figures() -> tuple[Figure, ...]:
     return tuple(rows)
 
 
-def _fits(recorded: str, variant: str) -> bool:
-    """A recorded layout ("dpl") answers for its forms ("dpl_loop", "dpl_pf"), not for "dpl_stream"."""
-    return recorded == variant or re.fullmatch(rf"{re.escape(recorded)}_(loop|pf)", variant) is not None
-
-
 def figures(probe: str, case: str | None = None, variant: str | None = None) -> tuple[Figure, ...]:
     """Recorded figures of a probe, of one case and one variant where given; empty where none is recorded.
 
     A figure recorded for case "all" (registers, the verdict) answers for every case.
     """
-    return tuple(
-        f
-        for f in all_figures()
-        if f.probe == probe
-        and (case is None or f.case in (case, "all"))
-        and (variant is None or _fits(f.variant, variant))
-    )
+    found = [f for f in all_figures() if f.probe == probe and (case is None or f.case in (case, "all"))]
+    return tuple(f for f in found if variant is None or f.variant == variant)
 
 
 def figure(probe: str, case: str, variant: str, metric: str) -> Figure | None:
     """The one recorded figure of that metric, or None; a figure of the case itself before one of "all"."""
     found = [f for f in figures(probe, case, variant) if f.metric == metric]
-    return min(found, key=lambda f: (f.case == "all", f.variant != variant), default=None)
+    return min(found, key=lambda f: f.case == "all", default=None)

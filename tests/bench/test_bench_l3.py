@@ -9,47 +9,34 @@ holds GB/s, waves, occupancy, the ratio to the pair (form_c's to pair_ring) and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from probes import cli, l3
-from probes.engine.bench import BACKENDS
+from probes.core.types import BACKENDS
+from probes.l3 import table
+from tests.bench.built import Built, session_of
 
 pytestmark = pytest.mark.gpu
 
-VARIANTS = [v.name for v in l3.VARIANTS]
+VARIANTS = [v.name for v in table.VARIANTS]
+CASE = table.CASES[0].id
 
 
 @pytest.fixture(scope="module")
-def session(bench: Any) -> Iterator[dict[str, Any]]:
+def session(bench: Any) -> Iterator[Built]:
     """All arms of gate_up_14b, built and checked once; checked again at the end."""
-    from probes import l3_measure
-
-    args, case = cli.parser("l3").parse_args([]), l3.CASES[0]
-    kernels = l3_measure.load_kernels(bench, args)
-    with ExitStack() as stack:
-        d = l3_measure.data_of(bench, args, case, kernels, stack)
-        arms, skipped = l3_measure.arms_of(bench, args, case, kernels, VARIANTS, d, stack)
-        for _, arm in arms:
-            arm.build(bench.gpu.stream)
-        told = {f"{row.variant}/{row.backend}": (row.skipped, None) for row in skipped}
-        yield {**told, **{spec.name: (spec, arm) for spec, arm in arms}}
-        for _, arm in arms:
-            arm.recheck()
-            arm.close()
+    yield from session_of("l3", bench, "--case", CASE)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variant(
-    gpu_timed: Any, facts_of: Any, bench: Any, session: dict[str, Any], variant: str, backend: Any
+    gpu_timed: Any, facts_of: Any, bench: Any, session: Built, variant: str, backend: Any
 ) -> None:
-    if f"{variant}/{backend}" not in session:
-        pytest.skip(bench.skipped.get(backend, f"{backend} was not built"))
-    spec, arm = session[f"{variant}/{backend}"]
-    if arm is None:
-        pytest.skip(spec)
-    contest = next((c for c in l3.CONTESTS if variant in c.forms), l3.CONTESTS[0])
-    gpu_timed(arm, session[f"{contest.baseline}/{backend}"][1], contest.bar, **facts_of("l3", spec))
+    contest = next((c for c in table.CONTESTS if variant in c.variants), table.CONTESTS[0])
+    key, base = (f"{CASE}/{name}/{backend}" for name in (variant, contest.baseline))
+    if key not in session.arms:
+        pytest.skip(session.why_not(key, bench))
+    spec, arm = session.arms[key]
+    gpu_timed(arm, session.arms[base][1], contest.bar, **facts_of("l3", spec))

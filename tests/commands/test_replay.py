@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from probes import l1_report
-from tests.l1.l1_rows import measured
+from tests.l1.l1_rows import judged, measured
 
 
 def test_replay_gives_the_files_verdicts_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,7 +19,7 @@ def test_replay_gives_the_files_verdicts_again(tmp_path: Path, capsys: pytest.Ca
     head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
     rows = measured(0.83)
     path = tmp_path / "l1.json"
-    store.write_json(path, head, [*rows, *l1_report.judge(rows, 0)])
+    store.write_json(path, head, [*rows, *judged(rows)])
     assert main.main(["replay", str(path)]) == 0
     out = capsys.readouterr().out
     assert "model_14b" in out and "was" not in out.split("Verdicts")[1]
@@ -42,7 +41,7 @@ def test_replay_says_what_it_cannot_judge(tmp_path: Path, capsys: pytest.Capture
 
     head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
     rows, path = measured(0.83), tmp_path / "l1.json"
-    verdicts = l1_report.judge(rows, 0)
+    verdicts = judged(rows)
     store.write_json(path, head, [*rows, rows[0], *verdicts])
     assert main.main(["replay", str(path)]) == 2
     assert f"two rows {rows[0].id} with samples" in capsys.readouterr().err

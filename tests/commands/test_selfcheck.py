@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probes import selfcheck
+from probes.commands import selfcheck
 from probes.report import store
 from probes.report.rows import Row
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,11 +10,12 @@ import pytest
 
 from kernels_cu import build
 from kernels_numba import compile as numba_compile
-from probes import cli, sources
 from probes.core.closure import cxx_closure, python_closure
 from probes.core.digest import cxx_canonical, digest
 from probes.core.types import BadInput, LaunchConfig
 from probes.device import launch_bounds
+from probes.engine import probe
+from probes.engine.digests import sources
 from probes.formats import layouts
 from probes.verdict import bars
 
@@ -248,31 +250,32 @@ def test_a_file_is_compiled_with_the_constants_that_it_names(monkeypatch: pytest
     )
     assert "kMinBlocks_form_a" in l3 and "kMinBlocks_pf3" not in l3 and "kExp_c6" in l3
     assert list(build.generated("harness.cu")) == []
-    before = {name: sources.digest(name) for name in cli.PROBES}
+    before = {name: sources(name) for name in probe.names()}
     monkeypatch.setitem(launch_bounds.MIN_BLOCKS, "pf3", 3)
-    after = {name: sources.digest(name) for name in cli.PROBES}
+    after = {name: sources(name) for name in probe.names()}
     assert {name for name in before if before[name] != after[name]} == {"l1"}
 
 
 def test_flags_are_of_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = sources.digest("l1", [LaunchConfig(1, 256)])
-    assert before == sources.digest("l1", [LaunchConfig(1, 256)]) and len(before) == 64
-    assert before != sources.digest("l1", [LaunchConfig(2, 256)])
+    before = sources("l1", [LaunchConfig(1, 256)])
+    assert before == sources("l1", [LaunchConfig(1, 256)]) and len(before) == 64
+    assert before != sources("l1", [LaunchConfig(2, 256)])
     monkeypatch.setattr(build, "NVCC_FLAGS", (*build.NVCC_FLAGS, "-G"))
-    assert before != sources.digest("l1", [LaunchConfig(1, 256)])
-    cu = sources.digest("l1", backend="numba")
+    assert before != sources("l1", [LaunchConfig(1, 256)])
+    cu = sources("l1", backend="numba")
     monkeypatch.setattr(numba_compile, "ABI", {**numba_compile.ABI, "abi": "c"})
     numba_compile.inputs.cache_clear()
-    assert cu != sources.digest("l1", backend="numba")
+    assert cu != sources("l1", backend="numba")
     monkeypatch.undo()
     numba_compile.inputs.cache_clear()
 
 
 def test_bars_of_another_probe_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {name: bars.bars_sha256(name) for name in cli.PROBES}
-    whole = bars._file()
-    monkeypatch.setattr(bars, "_file", lambda: whole.replace(b"bar = 0.0165", b"bar = 0.0166"))
-    after = {name: bars.bars_sha256(name) for name in cli.PROBES}
+    before = {name: bars.bars_sha256(name) for name in probe.names()}
+    changed = copy.deepcopy(bars._file())
+    changed["l1"]["dpl"]["bar"] += 0.0001
+    monkeypatch.setattr(bars, "_file", lambda: changed)
+    after = {name: bars.bars_sha256(name) for name in probe.names()}
     assert {name for name in before if before[name] != after[name]} == {"l1"}
 
 

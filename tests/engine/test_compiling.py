@@ -1,9 +1,8 @@
-"""Compiling: what a key holds, what a cubin says of its kernels, what fails where a tool is broken."""
+"""Compiling: what a key holds, what fails where a tool is broken, what is compiled beforehand."""
 
 from __future__ import annotations
 
 import os
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,27 +13,15 @@ import pytest
 
 from kernels_cu import build
 from kernels_numba import compile as numba_compile
-from probes import bench as bench_module
-from probes import compiling, sass
-from probes.core import cubin, settings
-from probes.core.types import BadInput, Resources, Unavailable
-from probes.device import resources
-from probes.engine.compiling import Wanted, compile_all
+from probes.core import settings
+from probes.core.types import Unavailable
+from probes.engine import bench as bench_module
+from probes.engine import compiling
+from probes.engine.compiling import Asked, compile_all
 from probes.formats.layouts import LAYOUTS
 from probes.report import provenance, tables
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def read_cubin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, bytes]]:
-    """harness_read's cubin by target."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PROBES_BUILD_DIR", str(tmp_path_factory.mktemp("build")))
-        yield {
-            arch: numba_compile.compiled("harness", ["harness_read"], arch)["harness_read"].read_bytes()
-            for arch in ("sm_75", "sm_90", "sm_121")
-        }
 
 
 def numba_key(**more: Any) -> list[str]:
@@ -182,44 +169,6 @@ def test_provenance_names_compilers_and_settings(monkeypatch: pytest.MonkeyPatch
     assert not {"system"} & set(found.values())
 
 
-def test_a_cubin_says_what_its_kernels_cost(read_cubin: dict[str, bytes]) -> None:
-    known = resources.load_resources()
-    for arch in ("sm_90", "sm_121"):
-        (found,) = cubin.kernels(read_cubin[arch]).items()
-        assert found[0] == "harness_read"
-        assert found[1].resources == known["numba", "harness_read", arch]
-        assert found[1].sections[".text"].size and found[1].resources.smem_bytes == 32
-    assert cubin.kernels(read_cubin["sm_75"])["harness_read"].resources.smem_bytes == 32
-
-
-@pytest.mark.parametrize("size", [0, 3, 63, 64, 500, -1])
-def test_a_cut_cubin_is_said_so(read_cubin: dict[str, bytes], size: int) -> None:
-    with pytest.raises(BadInput, match="no whole cubin"):
-        cubin.kernels(read_cubin["sm_90"][:size])
-    with pytest.raises(BadInput, match="no whole cubin"):
-        cubin.kernels(b"\0" * 4096)
-
-
-def test_the_stack_is_what_is_spilled(read_cubin: dict[str, bytes]) -> None:
-    """A frame in .nv.info becomes spill_bytes: the loaded function's local_size_bytes."""
-    data = bytearray(read_cubin["sm_90"])
-    frame = data.index(struct.pack("<BBH", 4, 0x11, 8))
-    symbol, before = struct.unpack_from("<II", data, frame + 4)
-    assert before == 0
-    struct.pack_into("<II", data, frame + 4, symbol, 24)
-    assert cubin.kernels(bytes(data))["harness_read"].resources.spill_bytes == 24
-
-
-def test_no_log_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The linker may write what it likes: the driver's own has other words than ptxas."""
-    from cuda.core import Linker
-
-    monkeypatch.setenv("PROBES_BUILD_DIR", str(tmp_path))
-    assert hasattr(Linker, "get_info_log")
-    for file in (*Path(numba_compile.__file__).parent.glob("*.py"), *(ROOT / "probes" / "core").glob("*.py")):
-        assert "get_info_log" not in file.read_text() and "Compiling entry" not in file.read_text()
-
-
 def older_ptx(monkeypatch: pytest.MonkeyPatch) -> None:
     from numba import cuda
 
@@ -246,7 +195,7 @@ def test_a_target_that_the_compilers_do_not_know(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(Unavailable, match="harness_read for sm_999: ") as caught:
         numba_compile.compiled("harness", ["harness_read"], "sm_999")
     assert "\n" not in str(caught.value)
-    failed = compile_all([Wanted("harness", ("harness_read",))], "sm_999", ["numba"])
+    failed = compile_all([Asked("harness", ("harness_read",))], "sm_999", ["numba"])
     assert list(failed) == ["numba"] and "sm_999" in failed["numba"] and "\n" not in failed["numba"]
 
 
@@ -321,7 +270,7 @@ def test_one_backend_s_trouble_is_that_backend_s_alone(tools: Path) -> None:
     """The other is compiled, and nothing is raised; loading the broken one says why."""
     fake_nvcc(tools, "nvcc", f"{VERSION}\necho 'error: no such thing' >&2; exit 1")
     lines: list[str] = []
-    wanted = [Wanted("harness", ("harness_read", "harness_clock"))]
+    wanted = [Asked("harness", ("harness_read", "harness_clock"))]
     failed = compile_all(wanted, "sm_90", progress=lines.append)
     assert list(failed) == ["cu"] and "error: no such thing" in failed["cu"]
     assert numba_compile.missing("harness", ["harness_read", "harness_clock"], "sm_90") == []
@@ -333,15 +282,15 @@ def test_one_backend_s_trouble_is_that_backend_s_alone(tools: Path) -> None:
 def test_a_worker_that_dies_costs_numba_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PROBES_BUILD_DIR", str(tmp_path))
     monkeypatch.setattr(compiling, "_WORK", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    failed = compile_all([Wanted("harness", ("harness_read",))], "sm_90", ["numba"])
+    failed = compile_all([Asked("harness", ("harness_read",))], "sm_90", ["numba"])
     assert failed == {"numba": "Numba's compiler died of signal 11 on harness_read"}
 
 
 def test_chunks_hold_every_missing_kernel_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PROBES_BUILD_DIR", str(tmp_path))
     wanted = [
-        Wanted("l1", tuple(f"l1_{lay.name}_loop" for lay in LAYOUTS)),
-        Wanted("l1_ring", tuple(f"l1_{lay.name}_ring" for lay in LAYOUTS), 2),
+        Asked("l1", tuple(f"l1_{lay.name}_loop" for lay in LAYOUTS)),
+        Asked("l1_ring", tuple(f"l1_{lay.name}_ring" for lay in LAYOUTS), 2),
     ]
     for most in (1, 3, 5, 99):
         chunks = compiling._chunks(wanted, "sm_90", most)
@@ -363,44 +312,21 @@ def test_the_bench_compiles_what_was_asked_for_before_it_binds(monkeypatch: pyte
         calls.append((list(wanted), arch, tuple(backends)))
         return {"cu": "no nvcc here"}
 
-    monkeypatch.setattr(bench_module, "compile_all", compiled)
+    monkeypatch.setattr(bench_module, "COMPILE", compiled)
     loads = {
         b: lambda probe, names, *rest: {n: SimpleNamespace(name=n) for n in names} for b in ("cu", "numba")
     }
-    monkeypatch.setattr(bench_module, "BACKENDS", loads)
+    monkeypatch.setattr(bench_module, "LOADERS", loads)
     monkeypatch.setattr(bench_module, "bind", lambda binary: binary)
     gpu: Any = SimpleNamespace(facts=profiles.load("a100"))
     bench = bench_module.Bench(gpu, 0, 8, lambda line: None)
-    bench.ask("l1", ["l1_gpl_loop"])
-    bench.ask("l1_ring", ["l1_gpl_ring", "l1_gpl_async"], 3)
-    assert calls == []
+    bench.compile({"l1": ["l1_gpl_loop"], "l1_ring": ["l1_gpl_ring", "l1_gpl_async"]}, 3)
+    want = [
+        Asked("l1", ("l1_gpl_loop",), 3),
+        Asked("l1_ring", ("l1_gpl_async",), 3),  # an A100 has no bulk copies
+        Asked("harness", bench_module.HARNESS),
+    ]
+    assert calls == [(want, "sm_80", ("cu", "numba"))]
     with pytest.raises(Unavailable, match="no nvcc here"):
         bench.kernels("l1", ["l1_gpl_loop"], "cu")
     assert set(bench.kernels("l1", ["l1_gpl_loop"], "numba")) == {"l1_gpl_loop"}
-    want = [
-        Wanted("l1", ("l1_gpl_loop",)),
-        Wanted("l1_ring", ("l1_gpl_async",), 3),  # an A100 has no bulk copies
-        Wanted("harness", bench_module.HARNESS),
-    ]
-    assert calls == [(want, "sm_80", ("cu", "numba"))]
-
-
-@pytest.mark.toolchain
-def test_libraries_and_their_cubins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the shared library holds is what the account beside it is of; a cut one is built again."""
-    monkeypatch.setenv("PROBES_BUILD_DIR", str(tmp_path))
-    try:
-        path = build.library("harness.cu", "sm_90")
-        inside = sass.opcodes(path)
-    except Unavailable as error:
-        pytest.skip(str(error))
-    assert inside == sass.opcodes(path.with_suffix(".cubin")) and len(inside) == 3
-    rows = {r.name: r.resources for r in build.offline("harness.cu", "sm_90")}
-    assert rows.keys() == inside.keys()
-    assert rows["harness_read"] == resources.load_resources()["cu", "harness_read", "sm_90"]
-    assert rows["harness_empty"] == Resources(4, 0, 0)
-    good = path.read_bytes()
-    for file in (path, path.with_suffix(".cubin")):
-        file.write_bytes(file.read_bytes()[:1000])
-        assert build.library("harness.cu", "sm_90") == path
-        assert path.stat().st_size == len(good) and build.offline("harness.cu", "sm_90")

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from probes import l2_limit, l3_report, limits
+from probes.engine import limit
+from probes.l2 import report as l2_report
+from probes.l3 import report as l3_report
 from probes.report.rows import Row
 
 
@@ -39,7 +41,7 @@ def test_what_keeps_a_kernel_from_a_plain_read(
     share: float | None, issue: float | None, time_us: float, read_us: float | None, ring: bool, want: str
 ) -> None:
     read_s = None if read_us is None else read_us * 1e-6
-    assert limits.keeps(share, issue, time_us * 1e-6, read_s, ring) == want
+    assert limit.keeps(share, issue, time_us * 1e-6, read_s, ring) == want
 
 
 def row(variant: str, **more: Any) -> Row:
@@ -52,7 +54,9 @@ def row(variant: str, **more: Any) -> Row:
     return Row(variant=variant, **{**base, **more})
 
 
-LARGE = row("read_large", time_s=2e-4, profiler_dram_fraction=0.94, profiler_issue_fraction=0.1)
+LARGE = row(
+    "read_large", role="ceiling", time_s=2e-4, profiler_dram_fraction=0.94, profiler_issue_fraction=0.1
+)
 
 
 def lines(text: str) -> dict[tuple[str, str], list[str]]:
@@ -63,7 +67,12 @@ def lines(text: str) -> dict[tuple[str, str], list[str]]:
 
 def test_l3_shows_every_variant_and_nothing_else() -> None:
     variants = ("pair", "form_a", "pair_ring", "form_c")
-    rows = [LARGE, *(row(v) for v in variants), row("pair_aa"), row("form_b", profiler_time_s=None)]
+    rows = [
+        LARGE,
+        *(row(v) for v in variants),
+        row("pair_aa", role="again"),
+        row("form_b", profiler_time_s=None),
+    ]
     text = next(s for s in l3_report.sections(rows, True) if "What is left to a plain read" in s)
     found = lines(text)
     assert [v for _, v in list(found)[2:]] == list(variants)
@@ -77,22 +86,29 @@ def test_l3_shows_every_variant_and_nothing_else() -> None:
 
 def test_without_the_new_metrics_the_rest_of_the_table_stands() -> None:
     old = row("form_c", profiler_dram_fraction=None, profiler_issue_fraction=None)
-    (figures,) = limits.of_variants([old], {"form_c": True})
+    (figures,) = limit.of_variants([old], {"form_c": True})
     assert figures.share == pytest.approx(3062.5 / 4600, rel=1e-3) and figures.keeps == ""
-    (text,) = limits.section([figures], "", True)
+    (text,) = limit.section([figures], "", True)
     head = next(iter(lines(text).values()))
     assert "DRAM GB/s" in head and "issue" not in head and "kept from 1.00 by" not in head
 
 
 def test_the_share_is_of_what_the_large_read_reaches() -> None:
     near = row("form_c", profiler_dram_fraction=0.85)
-    (figures,) = limits.of_variants([near, LARGE], {"form_c": True})
+    (figures,) = limit.of_variants([near, LARGE], {"form_c": True})
     assert figures.share == pytest.approx(0.85 / 0.94) and figures.keeps == "memory"
+
+
+def left(rows: list[Row]) -> list[str]:
+    """L2's section of kernels under the profiler, none where nothing was profiled."""
+    return [s for s in l2_report.sections(rows, True) if "What is left to a plain read" in s]
 
 
 def test_l2_holds_each_kernel_alone_against_a_read_of_its_bytes() -> None:
     def alone(variant: str, **more: Any) -> Row:
         own = {"probe": "l2", "case": "decode13_ring", "kv": 128, "time_s": None, "same_bytes_read_s": None}
+        of, _, kind = variant.rpartition("_")
+        own |= {"of": of, "role": "read" if kind == "read" else "alone"}
         return row(f"profiled_{variant}", **{**own, "samples_s": [], "read_ceiling_gbps": None, **more})
 
     big = {"content_bytes": 79_626_240}
@@ -104,9 +120,9 @@ def test_l2_holds_each_kernel_alone_against_a_read_of_its_bytes() -> None:
         alone("gate_up_read", **big, profiler_time_s=21e-6, backend="numba"),
         alone("attention_split_late", content_bytes=1 << 19, profiler_time_s=4e-6),
         alone("add_plain", dram_bytes_read=40_000, profiler_time_s=3e-6, profiler_issue_fraction=0.01),
-        row("kernel_gate_up", probe="l2", case="decode13_ring", kv=128),
+        row("kernel_gate_up", probe="l2", case="decode13_ring", kv=128, role="kernel", of="gate_up"),
     ]
-    (text,) = l2_limit.kernels(rows, "### ", True)
+    (text,) = left(rows)
     assert "an arm has no meaning here" in text
     found = lines(text)
     names = ["gate_up_plain", "gate_up_late", "attention_split_late", "add_plain"]
@@ -120,4 +136,4 @@ def test_l2_holds_each_kernel_alone_against_a_read_of_its_bytes() -> None:
     split, add = (found["decode13_ring@128", f"{n}"] for n in ("attention_split_late", "add_plain"))
     assert split[7] == "" and split[-2:] == ["", ""], "no read stands beside it"
     assert add[-4:] == ["3.00 µs", "", "", "start and end of the launch"], "no weights: beyond no read"
-    assert l2_limit.kernels([r for r in rows if not r.variant.startswith("profiled_")], "", True) == []
+    assert left([r for r in rows if r.role not in ("alone", "read")]) == []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from probes import sass, twins
 from probes.core.types import Unavailable
+from probes.engine import machine_code
 from probes.report.rows import Row
 
 TEXT = """
@@ -21,21 +21,21 @@ TEXT = """
 
 
 def test_opcodes_come_out_in_order_by_kernel() -> None:
-    found = sass.parse(TEXT)
+    found = machine_code.parse(TEXT)
     assert found == {
         "l1_padded_loop": ["LDC", "LDG.E.128", "BRA", "LDG.E.64.CONSTANT", "NOP"],
         "other": ["EXIT"],
     }
-    assert twins.tally(found["l1_padded_loop"]) == {"LDC": 1, "LDG": 2, "BRA": 1}
-    assert sass.first(found["l1_padded_loop"], "LDG") == 1
-    assert sass.first(found["other"], "LDG") == -1
+    assert machine_code.tally(found["l1_padded_loop"]) == {"LDC": 1, "LDG": 2, "BRA": 1}
+    assert machine_code.first(found["l1_padded_loop"], "LDG") == 1
+    assert machine_code.first(found["other"], "LDG") == -1
 
 
 def test_the_difference_names_what_differs_most() -> None:
     cu = ["LDS"] * 2 + ["MOV"] + ["FADD"] * 15
     numba = ["LDS.128"] * 8 + ["MOV"] * 2 + ["FADD"] * 15 + ["NOP"] * 4
-    assert twins.difference(cu, numba) == "25 instructions against 18 (LDS 8/2, MOV 2/1)"
-    assert twins.difference(["LDS"], ["LDS"]) == "1 instructions against 1"
+    assert machine_code.difference(cu, numba) == "25 instructions against 18 (LDS 8/2, MOV 2/1)"
+    assert machine_code.difference(["LDS"], ["LDS"]) == "1 instructions against 1"
 
 
 @pytest.mark.toolchain
@@ -49,7 +49,7 @@ def test_a_slow_twin_is_explained_and_a_quick_one_is_not() -> None:
         )
     ]  # fmt: skip
     try:
-        twins.explain("l1", "sm_90", rows)
+        machine_code.explain("l1", "sm_90", rows)
     except Unavailable as error:
         pytest.skip(str(error))
     told = {(r.variant, r.backend): r.notes for r in rows if r.notes}

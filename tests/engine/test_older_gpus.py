@@ -8,15 +8,26 @@ from typing import Any
 
 import pytest
 
-from probes import bench as bench_module
-from probes import l1, l2_chains, l3
+from probes import cli
 from probes.core.types import Resources, Unavailable
 from probes.device import facts as profiles
 from probes.device import pipeline
+from probes.engine import bench as bench_module
+from probes.engine import predict
+from probes.engine import probe as protocol
 from probes.engine.bench import Bench
+from probes.l1 import table as l1
 from probes.report import provenance, tables
 
-L1_RINGS = [f"l1_{name}" for name, _, form in l1.variants() if form.stem == "l1_ring"]
+
+def kernels(name: str, *flags: str) -> list[str]:
+    """Every kernel that a probe's flags need."""
+    wanted = protocol.plan(name).kernels(cli.parser(name).parse_args(flags))
+    return [kernel for mine in wanted.values() for kernel in mine]
+
+
+L1_RINGS = [v.symbol for v in l1.every() if v.form.stem == "l1_ring"]
+L3 = kernels("l3")
 
 
 @pytest.mark.parametrize(
@@ -37,11 +48,11 @@ def test_only_what_a_gpu_can_run_is_asked_for(
         asked.extend(names)
         return {n: SimpleNamespace(name=n) for n in names}
 
-    monkeypatch.setattr(bench_module, "BACKENDS", {"numba": load})
+    monkeypatch.setattr(bench_module, "LOADERS", {"numba": load})
     monkeypatch.setattr(bench_module, "bind", lambda binary: binary)
     facts = replace(profiles.load("h200"), arch=arch)
     made = Bench(SimpleNamespace(facts=facts), 0, 8, lambda line: None)  # type: ignore[arg-type]
-    for probe, names in (("l1_ring", L1_RINGS), ("l3", list(l3.KERNELS))):
+    for probe, names in (("l1_ring", L1_RINGS), ("l3", L3)):
         asked.clear()
         found = made.kernels(probe, names, "numba")
         assert set(found) == set(names)
@@ -53,7 +64,7 @@ def test_only_what_a_gpu_can_run_is_asked_for(
 
 
 def test_which_kernels_are_rings_is_read_off_their_names() -> None:
-    names = [*L1_RINGS, *l3.KERNELS, *l2_chains.kernel_names(), "l1_gpl_pf3", "l1_gpl_stream", "harness_read"]
+    names = [*kernels("l1"), *kernels("l2", "--sweep"), *L3, "harness_read"]
     since = {n: pipeline.since(n) for n in names}
     assert {n for n, s in since.items() if s == (8, 0)} == {f"l1_{lay}_async" for lay in l1.READ_OF}
     rings = {n for n, s in since.items() if s == (9, 0)}
@@ -63,10 +74,8 @@ def test_which_kernels_are_rings_is_read_off_their_names() -> None:
 
 @pytest.mark.parametrize("profile", ["a100", "rtx4090"])
 def test_a_prediction_for_an_older_gpu_has_what_it_can_run(profile: str) -> None:
-    from probes import cli, l1_report
-
     args = cli.parser("l1").parse_args(["--case", "attn_v_7b", "--layout", "gpl"])
-    (rows,) = l1_report.predict(profiles.load(profile), args)
+    (rows,) = predict.predicted("l1", profiles.load(profile), args)
     said = {r.variant: r for r in rows if r.source == "predicted" and r.backend == "numba"}
     assert {v for v, r in said.items() if r.time_s} == {"padded_loop", "gpl_loop", "gpl_stream", "gpl_async"}
     assert "bulk copies need sm_90" in (said["gpl_ring"].skipped or "")

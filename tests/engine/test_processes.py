@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from probes import processes
 from probes.core.types import BadInput
+from probes.engine import judge, processes
 from probes.report.rows import Row
 
 
@@ -18,15 +18,32 @@ def row(variant: str, mean: float, notes: list[str] | None = None, **more: objec
     return Row(
         probe="l1", case="c", variant=variant, backend="cu", source="measured", samples_s=times, time_s=mean,
         notes=notes or [], ratio_to_baseline=1.0 if variant == "padded_loop" else 2.0,
-        ratio_low=None if variant == "padded_loop" else 1.9, ratio_high=None, **{**known, **more},
+        ratio_low=None if variant == "padded_loop" else 1.9, ratio_high=None, baseline="padded_loop",
+        **{**known, **more},
     )  # fmt: skip
 
 
 def test_samples_stand_one_after_another_and_the_rest_is_made_again() -> None:
     joined = processes.join(
         [
-            row("dpl_loop", 1e-3, ["a"], overlap_s=1e-6, event_loop_time_s=1.0e-3, throttled_samples=[1]),
-            row("dpl_loop", 2e-3, ["a", "proof missing: b"], overlap_s=3e-6, throttled_samples=[0, 5]),
+            row(
+                "dpl_loop",
+                1e-3,
+                ["a"],
+                overlap_s=1e-6,
+                event_loop_time_s=1.0e-3,
+                throttled_samples=[1],
+                cold=True,
+            ),
+            row(
+                "dpl_loop",
+                2e-3,
+                ["a", "c"],
+                overlap_s=3e-6,
+                throttled_samples=[0, 5],
+                cold=False,
+                missing=["proof missing: b"],
+            ),
         ]
     )
     assert len(joined.samples_s) == 12 and joined.processes == 2
@@ -34,7 +51,9 @@ def test_samples_stand_one_after_another_and_the_rest_is_made_again() -> None:
     assert joined.content_gbps == pytest.approx(1000 / joined.time_s / 1e9)
     assert joined.overlap_s == pytest.approx(2e-6)
     assert joined.event_loop_time_s == pytest.approx(1e-3)
-    assert joined.notes == ["a", "proof missing: b"]
+    assert joined.notes == ["a", "c"]
+    assert joined.missing == ["proof missing: b"], "in one process is missing in all"
+    assert joined.cold is False, "hot in one process is hot"
     assert joined.throttled_samples == [1, 6, 11] and joined.throttled == 3
     joined.check()
 
@@ -44,7 +63,7 @@ def test_ratios_are_of_the_joined_samples() -> None:
         processes.join([row("padded_loop", 1e-3), row("padded_loop", 1.1e-3)]),
         processes.join([row("dpl_loop", 0.8e-3), row("dpl_loop", 0.88e-3)]),
     ]
-    processes._ratios(rows, 0)
+    judge.relate(rows, 0)
     assert rows[1].ratio_to_baseline == pytest.approx(0.8, abs=0.01)
     assert rows[1].ratio_low is not None and rows[1].ratio_high is not None
     assert rows[1].ratio_low <= 0.8 <= rows[1].ratio_high

@@ -61,12 +61,12 @@ def write(tmp_path: Path) -> Any:
 
 def refused(path: Path, match: str, name: str | None = None) -> str:
     """The path is refused with one short line that matches, and quickly."""
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(BadInput, match=match) as caught:
         gguf_file.tensors(path) if name is None else gguf_file.read(path, name)
     message = str(caught.value)
     assert "\n" not in message and len(message) < 600 and str(path) in message
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
     return message
 
 
@@ -122,9 +122,9 @@ def test_a_real_vocabulary_is_walked_quickly(write: Any) -> None:
     words = struct.pack("<IQ", 8, 200_000) + b"".join(text(f"w{i}") for i in range(200_000))
     kinds = struct.pack("<IQ", 5, 200_000) + bytes(800_000)
     path = write(build([entry("w", (256,))], [key("t", 9, words), key("k", 9, kinds)], BLOCK))
-    start = time.perf_counter()
+    start = time.process_time()
     assert gguf_file.read(path, "w")[1] == Shape(1, 256)
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
 
 
 HUGE = 2**63
@@ -228,7 +228,7 @@ def test_damaged_headers_are_read_or_refused(tmp_path: Path, at: int, junk: byte
     data[at : at + len(junk)] = junk
     path = tmp_path / "damaged.gguf"
     path.write_bytes(data)
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         for info in gguf_file.tensors(path):
             assert info.offset + info.bytes <= len(data)
@@ -238,7 +238,7 @@ def test_damaged_headers_are_read_or_refused(tmp_path: Path, at: int, junk: byte
     else:
         message = ""
     assert "\n" not in message
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
 
 
 @pytest.mark.parametrize("bits", [0x7C00, 0xFE00])

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from probes.core.types import BadInput, Shape
 from probes.formats import gguf as gguf_file
-from probes.formats import q4k, q8
+from probes.formats import kquant, q4k, q8
+from tests.formats.bounds import q4k_bound, q4k_values
 
 DATA = Path(__file__).parents[1] / "data"
 GGUF = DATA / "minilm-ffn_down-48rows.gguf"
@@ -55,7 +56,7 @@ def naive_row(row: bytes, x8: bytes) -> np.float32:
 
 def test_dequantise_matches_ggml_to_the_bit() -> None:
     golden = np.load(DATA / "ggml-golden.npz")
-    got = q4k.dequantise(golden["q4k_rows"])
+    got = q4k_values(golden["q4k_rows"])
     np.testing.assert_array_equal(got.view(np.uint32), golden["q4k_dequant"].view(np.uint32))
     assert np.abs(got - golden["f32"]).max() < 0.1 * np.abs(golden["f32"]).max()
 
@@ -79,7 +80,7 @@ def test_oracle_is_the_naive_loop_on_any_small_shape(nbe: int, od: int, seed: in
 def test_oracle_takes_rows_and_chunks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     raw, x8 = q4k.random_raw(Shape(37, 512), seed=1), q8.random_x8(512, seed=2)
     whole = q4k.reference(raw, x8)
-    monkeypatch.setattr(q4k, "CHUNK_VALUES", 512 * 5)
+    monkeypatch.setattr(kquant, "CHUNK_VALUES", 512 * 5)
     np.testing.assert_array_equal(q4k.reference(raw, x8), whole)
     rows = np.array([36, 0, 7, 7, 20], np.int64)
     np.testing.assert_array_equal(q4k.reference(raw, x8, rows), whole[rows])
@@ -90,7 +91,7 @@ def test_oracle_within_the_derived_bound_on_real_weights(seed: int) -> None:
     raw, shape = gguf_file.read(GGUF, "blk.0.ffn_down_q4.weight", "Q4_K")
     assert shape == Shape(48, 1536)
     x8 = q8.random_x8(shape.id, seed)
-    exact, bound = q4k.float64_bound(raw, x8, np.arange(48))
+    exact, bound = q4k_bound(raw, x8, np.arange(48))
     error = np.abs(q4k.reference(raw, x8).astype(np.float64) - exact)
     assert (error <= bound).all()
     assert error.max() > 0
@@ -100,24 +101,24 @@ def test_oracle_within_the_derived_bound_on_real_weights(seed: int) -> None:
 def test_the_bound_catches_one_wrong_bit_of_a_scale() -> None:
     raw, shape = gguf_file.read(GGUF, "blk.0.ffn_down_q4.weight", "Q4_K")
     x8 = q8.random_x8(shape.id, seed=0)
-    exact, bound = q4k.float64_bound(raw, x8, np.arange(48))
+    exact, bound = q4k_bound(raw, x8, np.arange(48))
     wrong = raw.copy()
     wrong[:, 4] ^= 1
     error = np.abs(q4k.reference(wrong, x8).astype(np.float64) - exact)
     assert (error > bound).mean() > 0.9
 
 
-def test_decode_values_and_random_raw() -> None:
+def test_the_order_of_the_values_and_random_raw() -> None:
     raw = q4k.random_raw(Shape(16, 512), seed=5)
     np.testing.assert_array_equal(raw, q4k.random_raw(Shape(16, 512), seed=5))
-    q = q4k.decode_values(raw)
+    q = q4k._decode(kquant.blocks(raw, q4k.FORM)).reshape(16, 512)
     assert q.shape == (16, 512) and q.min() == 0 and q.max() == 15
     block = raw[2, 144:288]
     assert q[2, 256 + 64 + 7] == block[16 + 32 + 7] & 15
     assert q[2, 256 + 64 + 32 + 7] == block[16 + 32 + 7] >> 4
     halves = raw.reshape(-1, 144)[:, :4].copy().view("<f2").astype(np.float64)
     assert np.isfinite(halves).all() and np.abs(halves).max() < 2
-    q4k.check_scales(raw, "random")
+    kquant.check_scales(raw, "random", q4k.FORM)
 
 
 @pytest.mark.parametrize(("at", "name"), [(0, "d"), (2, "dmin")])
@@ -126,11 +127,11 @@ def test_check_scales_names_the_block(at: int, name: str, bits: int, text: str) 
     raw = q4k.random_raw(Shape(5, 768), seed=1)
     raw[3, 288 + at : 288 + at + 2] = np.array([bits], "<u2").view(np.uint8)
     with pytest.raises(BadInput, match=rf"w: {name} is {text} in row 3, super-block 2"):
-        q4k.check_scales(raw, "w")
+        kquant.check_scales(raw, "w", q4k.FORM)
 
 
 def test_wrong_shapes_are_refused() -> None:
     with pytest.raises(BadInput, match="multiple of 144"):
-        q4k.dequantise(np.zeros((1, 210), np.uint8))
+        q4k_values(np.zeros((1, 210), np.uint8))
     with pytest.raises(BadInput, match="256 activations do not fit weight rows of 512"):
         q4k.reference(q4k.random_raw(Shape(1, 512), seed=0), q8.random_x8(256, seed=0))

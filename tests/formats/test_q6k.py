@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from probes.core.types import BadInput, Shape
 from probes.formats import gguf as gguf_file
-from probes.formats import q6k, q8
+from probes.formats import kquant, q6k, q8
+from tests.formats.bounds import q6k_bound, q6k_values
 
 DATA = Path(__file__).parents[1] / "data"
 GGUF = DATA / "minilm-ffn_down-48rows.gguf"
@@ -52,7 +53,7 @@ def naive_row(row: bytes, x8: bytes) -> np.float32:
 
 def test_dequantise_matches_ggml_to_the_bit() -> None:
     golden = np.load(DATA / "ggml-golden.npz")
-    got = q6k.dequantise(golden["q6k_rows"])
+    got = q6k_values(golden["q6k_rows"])
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got.view(np.uint32), golden["q6k_dequant"].view(np.uint32))
     # and those are the weights that were quantised: within half a step of 1/32 of a sub-block's top
@@ -63,7 +64,7 @@ def test_dequantise_matches_the_gguf_package() -> None:
     quants = pytest.importorskip("gguf.quants")
     raw = q6k.random_raw(Shape(5, 768), seed=3)
     theirs = quants.Q6_K.dequantize_blocks(raw.reshape(-1, q6k.BLOCK)).reshape(5, -1)
-    np.testing.assert_array_equal(q6k.dequantise(raw).view(np.uint32), theirs.view(np.uint32))
+    np.testing.assert_array_equal(q6k_values(raw).view(np.uint32), theirs.view(np.uint32))
 
 
 def test_decode_values_is_the_definition() -> None:
@@ -99,7 +100,7 @@ def test_oracle_is_the_naive_loop_on_any_small_shape(nbe: int, od: int, seed: in
 def test_oracle_takes_rows_and_chunks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     raw, x8 = q6k.random_raw(Shape(37, 512), seed=1), q8.random_x8(512, seed=2)
     whole = q6k.reference(raw, x8)
-    monkeypatch.setattr(q6k, "CHUNK_VALUES", 512 * 5)
+    monkeypatch.setattr(kquant, "CHUNK_VALUES", 512 * 5)
     np.testing.assert_array_equal(q6k.reference(raw, x8), whole)
     rows = np.array([36, 0, 7, 7, 20, 21, 22], np.int64)
     np.testing.assert_array_equal(q6k.reference(raw, x8, rows), whole[rows])
@@ -127,7 +128,7 @@ def test_oracle_within_the_derived_bound_on_real_weights(seed: int) -> None:
     raw, shape = gguf_file.read(GGUF, "blk.0.ffn_down.weight")
     assert shape == Shape(48, 1536)
     x8 = q8.random_x8(shape.id, seed)
-    exact, bound = q6k.float64_bound(raw, x8, np.arange(48))
+    exact, bound = q6k_bound(raw, x8, np.arange(48))
     got = q6k.reference(raw, x8).astype(np.float64)
     error = np.abs(got - exact)
     assert (error <= bound).all()
@@ -138,7 +139,7 @@ def test_oracle_within_the_derived_bound_on_real_weights(seed: int) -> None:
 def test_the_bound_catches_one_wrong_high_bit() -> None:
     raw, shape = gguf_file.read(GGUF, "blk.0.ffn_down.weight")
     x8 = q8.random_x8(shape.id, seed=0)
-    exact, bound = q6k.float64_bound(raw, x8, np.arange(48))
+    exact, bound = q6k_bound(raw, x8, np.arange(48))
     wrong = raw.copy()
     wrong[:, 130] ^= 0x20
     error = np.abs(q6k.reference(wrong, x8).astype(np.float64) - exact)
@@ -156,7 +157,7 @@ def test_exact_product_is_the_integer_sum() -> None:
         float(d) * int(sc[i // 16]) * int(q[i]) * int(x[i // 32, i % 32]) * float(d8[i // 32])
         for i in range(256)
     )
-    exact, bound = q6k.float64_bound(raw, x8, np.array([0]))
+    exact, bound = q6k_bound(raw, x8, np.array([0]))
     assert abs(exact[0] - want) <= 1e-6 * bound[0]
 
 
@@ -171,7 +172,7 @@ def test_random_raw_is_seeded_finite_and_varied() -> None:
     assert (np.abs(d) < 2**-14).any() and (np.abs(d) > 1).any() and (d < 0).any()
     counts = np.bincount(raw.reshape(-1, 210)[:, :208].ravel(), minlength=256)
     assert counts.min() > 0
-    q6k.check_scales(raw, "random")
+    kquant.check_scales(raw, "random", q6k.FORM)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ def test_check_scales_names_the_block(bits: int, text: str) -> None:
     raw = q6k.random_raw(Shape(5, 768), seed=1)
     raw[3, 210 + 208 : 210 + 210] = np.array([bits], "<u2").view(np.uint8)
     with pytest.raises(BadInput, match=rf"w: d is {text} in row 3, super-block 1"):
-        q6k.check_scales(raw, "w")
+        kquant.check_scales(raw, "w", q6k.FORM)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_check_scales_names_the_block(bits: int, text: str) -> None:
 )
 def test_wrong_rows_are_refused(raw: np.ndarray) -> None:
     with pytest.raises(BadInput, match="multiple of 210"):
-        q6k.dequantise(raw)
+        q6k_values(raw)
 
 
 def test_activations_of_another_length_are_refused() -> None:
@@ -203,6 +204,6 @@ def test_activations_of_another_length_are_refused() -> None:
     with pytest.raises(BadInput, match="256 activations do not fit weight rows of 512"):
         q6k.reference(raw, q8.random_x8(256, seed=0))
     with pytest.raises(BadInput, match="256 activations do not fit weight rows of 512"):
-        q6k.float64_bound(raw, q8.random_x8(256, seed=0), np.array([0]))
+        q6k_bound(raw, q8.random_x8(256, seed=0), np.array([0]))
     with pytest.raises(BadInput, match="rows by bytes"):
         q6k.reference(raw[0], q8.random_x8(512, seed=0))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from probes.formats.reduction import gamma, reduce_units, roundings, spread
+from probes.formats.reduction import reduce_units, spread
+from tests.formats.bounds import gamma, roundings
 
 
 @pytest.mark.parametrize("units", [1, 31, 32, 255, 256, 257, 432, 592, 1024])

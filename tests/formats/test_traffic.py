@@ -57,7 +57,7 @@ def brute(lay: Layout, shape: Shape, granule: int, scope: str) -> int:
     seen: set[int] = set()
     by_load: dict[tuple[int, int, int], set[int]] = {}
     for row, u, i, at, width in each_load(lay, shape):
-        owner = {"matrix": 0, "warp": (row, u // 32), "block": (row, u // 8), "load": None}[scope]
+        owner = {"matrix": 0, "block": (row, u // 8), "load": None}[scope]
         if scope == "load":
             by_load.setdefault((row, u // 32, i), set()).update(b // 32 for b in range(at, at + width))
         else:
@@ -76,7 +76,7 @@ SHAPES = st.builds(lambda od, nbe: Shape(od, 256 * nbe), st.integers(1, 9), st.i
     st.sampled_from(ANY),
     SHAPES,
     st.sampled_from((1, 16, 32, 64, 128)),
-    st.sampled_from(("matrix", "warp", "block")),
+    st.sampled_from(("matrix", "block")),
 )
 def test_fetched_bytes_equal_the_sets(lay: Layout, shape: Shape, granule: int, scope: traffic.Scope) -> None:
     assert traffic.fetched_bytes(lay, shape, granule, scope) == brute(lay, shape, granule, scope)
@@ -153,7 +153,6 @@ def test_the_dram_ratio_that_counters_showed() -> None:
     ("scope", "want"),
     [
         ("matrix", (224.0, 224.0, 210.1, 210.1)),
-        ("warp", (224.0, 224.0, 228.7, 261.9)),
         ("block", (224.0, 256.0, 288.0, 416.0)),  # 210 / 256 is the record's useful share of padded
         ("load", (224.0, 320.0, 210.1, 244.7)),
     ],

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from probes import cli, profiling
+from probes import cli
 from probes.core.types import Unavailable
+from probes.engine import probe, processes, profile
 from probes.gpu import counters, facts, sms
 from probes.report import store
 from probes.report.provenance import Head
@@ -127,7 +128,7 @@ def hand_out(folder: Path, text: str, *rows: Row) -> None:
 def attached(rows: list[Row], name: str = "l1") -> list[Row]:
     args = cli.parser(name).parse_args(["--counters"])
     args.windows = 2
-    return profiling.attach(name, args, rows, lambda line: None)
+    return profile.attach(name, args, rows, lambda line: None)
 
 
 def test_figures_land_in_the_rows_of_their_arms(ncu: Path) -> None:
@@ -175,7 +176,7 @@ def test_what_goes_wrong_under_the_profiler_is_a_note(ncu: Path, monkeypatch: py
     assert "no ncu on PATH" in told()
 
 
-@pytest.mark.parametrize("name", [*cli.PROBES])
+@pytest.mark.parametrize("name", probe.names())
 def test_counters_need_a_gpu(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(name, ["--mode", "predict", "--counters"]) == 2
     assert "--counters reads a GPU's counters" in capsys.readouterr().err
@@ -184,8 +185,10 @@ def test_counters_need_a_gpu(name: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_a_row_without_the_new_figures_still_loads() -> None:
     data = row("gpl_ring").to_json()
     assert json.loads(json.dumps(data)) == data
-    assert list(data)[-2:] == ["profiler_dram_fraction", "profiler_issue_fraction"]
-    for name in ("profiler_dram_fraction", "profiler_issue_fraction"):
+    new = ["profiler_dram_fraction", "profiler_issue_fraction"]
+    place = list(data).index("kv") + 1
+    assert list(data)[place : place + 3] == [*new, "role"], "old names keep their place"
+    for name in new:
         del data[name]
     assert Row.from_json(data).profiler_dram_fraction is None
 
@@ -193,7 +196,8 @@ def test_a_row_without_the_new_figures_still_loads() -> None:
 def test_the_child_of_counters_takes_the_run_s_own_flags(tmp_path: Path) -> None:
     args = cli.parser("l2").parse_args(["--counters", "--sweep", "--kv", "128", "--case", "decode13"])
     args.windows = 2
-    argv = profiling.child_argv(argparse.Namespace(**{**vars(args), "backend": ["cu"]}), tmp_path / "x.json")
+    own = argparse.Namespace(**{**vars(args), "backend": ["cu"]})
+    argv = processes.child_argv("l2", own, tmp_path / "x.json")
     again = cli.parser("l2").parse_args([*argv, "--once"])
     assert (again.sweep, again.kv, again.case, again.backend, again.counters) == (
         True, [128], ["decode13"], ["cu"], False,

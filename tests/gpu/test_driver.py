@@ -45,7 +45,7 @@ def one_line(text: str, *words: str) -> None:
 def test_what_the_machine_refuses_is_advice(name: str, gpu: FakeDriver) -> None:
     gpu.fails["cuStreamSynchronize"] = name
     with pytest.raises(Unavailable) as bindings:
-        call(gpu.cuStreamSynchronize, 0)
+        call("cuStreamSynchronize", 0)
     one_line(str(bindings.value), *ADVICE[name], f"cuStreamSynchronize: {name} (the driver's words)")
     with pytest.raises(Unavailable) as core, tried("making a stream"):
         raise core_error(name)
@@ -71,7 +71,7 @@ def test_what_a_kernel_does_is_a_fault_that_names_it(
     def core() -> None:
         raise core_error(name)
 
-    for fail in (lambda: call(gpu.cuMemcpyDtoH), core):
+    for fail in (lambda: call("cuMemcpyDtoH"), core):
         assert cli.guarded(work(fail)) == 1
         said = capsys.readouterr().err.strip()
         one_line(said, "FAULT: lm_head_14b: gpl_ring/cu: ", name)
@@ -81,7 +81,7 @@ def test_the_table_knows_only_results_that_there_are() -> None:
     assert {name for name in ADVICE if not hasattr(real.CUresult, name)} == set()
 
 
-def test_a_driver_older_or_newer_than_the_bindings() -> None:
+def test_a_driver_older_or_newer_than_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Any:
         raise RuntimeError('Function "cuNew" not found')
 
@@ -91,16 +91,18 @@ def test_a_driver_older_or_newer_than_the_bindings() -> None:
     def wrong() -> Any:
         raise ValueError("an argument")
 
+    functions = SimpleNamespace(missing=missing, unknown=unknown, wrong=wrong)
+    monkeypatch.setattr(cuda.bindings, "driver", functions)
     with pytest.raises(Unavailable, match=r'missing: Function "cuNew" not found; update the NVIDIA driver'):
-        call(missing)
+        call("missing")
     with pytest.raises(Unavailable, match=r"a thing: .*update the NVIDIA driver"), tried("a thing"):
         missing()
     with pytest.raises(Unavailable, match="cannot do that"), tried("a thing"):
         raise NotImplementedError("requires CUDA 13")
     with pytest.raises(Fault, match="unknown: 12345"):
-        call(unknown)
+        call("unknown")
     with pytest.raises(ValueError, match="an argument"):
-        call(wrong)
+        call("wrong")
 
 
 def test_compilers_and_codes_without_a_name() -> None:
@@ -133,7 +135,7 @@ def test_what_is_none_of_the_drivers_passes(error: BaseException) -> None:
 def test_giving_back_hides_no_error_and_no_failure_of_its_own(gpu: FakeDriver) -> None:
     gpu.fails["cuMemFree"] = BROKEN
     with pytest.raises(Fault, match="cuMemFree"):
-        released(gpu.cuMemFree, 1)
+        released("cuMemFree", 1)
     with pytest.raises(WrongResult), Buffer(64):
         raise WrongResult("first", 0, 1, 2)
     with pytest.raises(Fault, match="cuMemFree"), Buffer(64):
@@ -249,4 +251,4 @@ def test_a_broken_capture_shows_what_broke_it(gpu: FakeDriver) -> None:
 
 
 def test_the_fake_is_what_the_code_calls(gpu: FakeDriver) -> None:
-    assert cuda.bindings.driver is gpu and call(gpu.cuMemGetInfo) == (100 << 30, 140 << 30)
+    assert cuda.bindings.driver is gpu and call("cuMemGetInfo") == (100 << 30, 140 << 30)

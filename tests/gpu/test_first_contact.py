@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from probes import __main__ as everything
-from probes import bench, cli
+from probes import cli
 from probes.core.types import Fault
+from probes.engine import bench, digests, probe, run
 from probes.gpu import facts
 from probes.report.rows import Row
 from tests.gpu.fake_driver import FakeDriver
@@ -54,7 +54,7 @@ def test_every_probe_with_a_driver_that_does_not_start(
     assert everything.main(["-q"]) == 0
     said = capsys.readouterr()
     assert said.err.count("warning: ") == 1 == said.err.count(MISMATCH)
-    assert said.out.count("Nothing was measured") == len(cli.PROBES)
+    assert said.out.count("Nothing was measured") == len(probe.names())
 
 
 def test_no_driver_is_predicted_silently(
@@ -101,16 +101,14 @@ def test_too_little_left_for_the_read(gpu: FakeDriver, capsys: pytest.CaptureFix
 def run_of(monkeypatch: pytest.MonkeyPatch, measure: Any) -> None:
     """A probe whose measuring is `measure`, on a GPU that is opened for real."""
     monkeypatch.setattr(bench.Bench, "reserve", lambda self: None)
-    monkeypatch.setattr(cli, "toolchain", dict)
-    judged = SimpleNamespace(judge=lambda rows, seed: [], sections=lambda rows, markdown: [])
-    pieces = {"measure": SimpleNamespace(measure=measure), "report": judged}
-    monkeypatch.setattr(cli, "part", lambda name, piece: pieces[piece])
+    monkeypatch.setattr(digests, "toolchain", dict)
+    monkeypatch.setattr(run, "measured", measure)
 
 
 def test_a_kernel_s_fault_is_one_line_and_exit_1(
     gpu: FakeDriver, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measure(bench: Any, args: Any) -> Any:
+    def measure(name: str, bench: Any, args: Any) -> Any:
         raise Fault("lm_head_14b: gpl_ring/cu: launching l1_gpl_ring: CUDA_ERROR_ILLEGAL_ADDRESS")
         yield
 
@@ -122,7 +120,7 @@ def test_a_kernel_s_fault_is_one_line_and_exit_1(
 def test_the_environment_goes_into_head_notes_and_report(
     gpu: FakeDriver, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def measure(bench: Any, args: Any) -> Any:
+    def measure(name: str, bench: Any, args: Any) -> Any:
         yield [
             Row(probe="l1", case="c", variant="v", backend="cu", source="measured", device="nvidia-h200-48sm")
         ]
@@ -140,6 +138,5 @@ def test_the_environment_goes_into_head_notes_and_report(
     assert data["device"] == "nvidia-h200-48sm"
     assert [x for x in data["environment"] if x.startswith("CUDA_LAUNCH_BLOCKING=1")]
     assert cli.main("l1", ["-q"]) == 3  # no verdict was reached
-    assert cli.json_path("l1", cli.parser("l1").parse_args(["--record"]), data["device"]) == Path(
-        "out/nvidia-h200-48sm/l1.json"
-    )
+    record = cli.parser("l1").parse_args(["--record"])
+    assert run.places("l1", record, data["device"])[0] == Path("out/nvidia-h200-48sm/l1.json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,46 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda.core import EventOptions
 
-from probes.core.types import LaunchConfig, Unavailable, WrongResult
-from probes.formats import checksum
-from probes.gpu import counters, facts, graph, timing
+from probes.core.types import WrongResult
+from probes.engine.bench import Bench, Spec
+from probes.engine.plan import Planned
+from probes.engine.probe import Case, Variant
+from probes.gpu import facts, graph, timing
 from probes.gpu.facts import Gpu
-from probes.gpu.kernels import Kernel, Launch, bind, int32, int64
 from probes.gpu.memory import POISON, Buffer
-from probes.gpu.partition import partition
-from probes.gpu.timing import Arm, Output
-from tests.host_core import load
+from probes.gpu.timing import Arm
+from tests.host_arms import arm, kernel
 from tests.host_gpu import HostGpu, Launched, Running
 from tests.host_kernels import KERNELS
 from tests.host_run import Commands
 
-TILES = 4
-SIZE = TILES * checksum.READ_TILE_BYTES
 CU_LOOP = ("--form", "loop", "--layout", "dpl", "--backend", "cu", "--case", "attn_v_14b")
-
-
-@pytest.fixture
-def gpu(host_gpu: HostGpu) -> Gpu:
-    return facts.open_gpu(0)
-
-
-def kernel(gpu: HostGpu, name: str, backend: Any = "cu") -> Kernel:
-    return bind(load(gpu, backend, "harness", [name], "sm_90", 0, print)[name])
-
-
-def arm(gpu: HostGpu, name: str = "read", copies: int = 4, which: Sequence[int] | None = None) -> Arm:
-    """A read of `copies` copies of four tiles; `which`: the copy of each launch, all of them by turns."""
-    host = np.random.default_rng(1).integers(0, 256, SIZE, dtype=np.uint8)
-    data, out, read = Buffer.of(host, copies), Buffer(4 * TILES), kernel(gpu, "harness_read")
-    launches = [
-        Launch(
-            read, LaunchConfig(TILES, 256), (data.address + k * data.pitch, out.address, int64(SIZE // 16))
-        )
-        for k in which or range(copies)
-    ]
-    return Arm(name, launches, Output(out, TILES, checksum.read_xors(host)))
 
 
 def sampled(host: HostGpu, gpu: Gpu, arms: Sequence[Arm], windows: int = 2) -> dict[str, timing.Samples]:
@@ -76,7 +50,8 @@ def lazy(after: int) -> Any:
 
 def test_an_output_that_is_not_written_is_seen_before_any_replay(host_gpu: HostGpu, gpu: Gpu) -> None:
     host_gpu.kernels["harness_read"] = lazy(0)
-    with pytest.raises(WrongResult, match=r"read \(4 of 4 differ\): element 0 is '0xffffffff \(nan\)'"):
+    said = r"read, before timing \(4 of 4 differ\): element 0 is '0xffffffff \(nan\)'"
+    with pytest.raises(WrongResult, match=said):
         arm(host_gpu).build(gpu.stream)
     assert host_gpu.replays == 0
 
@@ -91,14 +66,14 @@ def test_an_output_that_is_not_written_any_more_is_seen_after_timing(host_gpu: H
 
 
 @pytest.mark.parametrize(
-    ("after", "said"), [(0, "dpl_loop/cu (1 of "), (40, "dpl_loop/cu, after timing (1 of ")]
+    ("after", "said"), [(0, "dpl_loop/cu, before timing (1 of "), (40, "dpl_loop/cu, after timing (1 of ")]
 )
 def test_one_wrong_bit_ends_a_run(small_l1: HostGpu, commands: Commands, after: int, said: str) -> None:
     right = commands("l1", *CU_LOOP, "--windows", "2")
     assert right.code == 3 and all(r.bitwise for r in right.rows)
     small_l1.wrong("l1_dpl_loop", after)
     done = commands("l1", *CU_LOOP, "--windows", "2")
-    assert done.code == 1 and done.err.startswith(f"WRONG RESULT: dpl_loop/cu{said}") and not done.rows
+    assert done.code == 1 and done.err.startswith(f"WRONG RESULT: {said}") and not done.rows
 
 
 def test_a_counter_that_a_kernel_leaves_is_seen(l3_gpu: HostGpu, commands: Commands) -> None:
@@ -108,7 +83,8 @@ def test_a_counter_that_a_kernel_leaves_is_seen(l3_gpu: HostGpu, commands: Comma
 
     l3_gpu.wrong("l3_form_c", change=change)
     done = commands("l3", "--nf", "32", "--backend", "cu", "--variant", "form_c")
-    assert done.code == 1 and "form_c/cu (1 of 64 differ): element 0 is '0x00000007" in done.err
+    said = "form_c/cu, before timing (1 of 64 differ): element 0 is '0x00000007"
+    assert done.code == 1 and said in done.err
 
 
 def test_poison_fills_every_byte(host_gpu: HostGpu, gpu: Gpu) -> None:
@@ -127,7 +103,7 @@ def test_a_sample_is_the_slope_whatever_a_replay_costs_once(
     """Copy k takes (k + 1) us: (20 - 10) us over four launches are 2.5 us each."""
     host_gpu.noise, host_gpu.replay_s = 0.0, replay_s
     mine = arm(host_gpu)
-    first = mine.launches[0].args[0]  # type: ignore[union-attr]  # a launch
+    first = mine.launches[0].args[0]
     pitch = 1 << 14
 
     def seconds(x: Launched) -> float:
@@ -149,7 +125,7 @@ def test_a_graph_that_lies_about_its_nodes_is_not_timed(host_gpu: HostGpu, gpu: 
 
 def test_edges_are_the_graph_s_own(host_gpu: HostGpu, gpu: Gpu) -> None:
     mine = arm(host_gpu).launches
-    steps = [replace(x, config=replace(x.config, pdl=k != 2)) for k, x in enumerate(mine)]  # type: ignore[union-attr]  # launches
+    steps = [replace(x, config=replace(x.config, pdl=k != 2)) for k, x in enumerate(mine)]
     made = graph.capture(gpu.stream, steps)
     assert (made.nodes, made.edges, made.programmatic) == (4, 3, 2)
     host_gpu.lost_edges = 1
@@ -199,13 +175,25 @@ def test_a_launch_order_that_keeps_one_copy_shows(host_gpu: HostGpu, gpu: Gpu) -
         assert uneven(host_gpu.of("harness_read")) == said
 
 
-def test_weights_that_stay_in_the_cache_are_marked_hot(
-    small_l1: HostGpu, commands: Commands, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_stay_in_the_cache_are_marked_hot(small_l1: HostGpu, commands: Commands) -> None:
     done = commands("l1", *CU_LOOP, "--windows", "2")
     rows = [r for r in done.rows if r.samples_s]
-    assert rows and all(any("hot" in n for n in r.notes) for r in rows)
+    assert rows and all(r.cold is False and any("hot" in n for n in r.notes) for r in rows)
     assert {r.verdict for r in done.verdicts} <= {"INCONCLUSIVE"} and done.code == 3
+
+
+def test_weights_that_leave_the_cache_are_not(host_gpu: HostGpu, gpu: Gpu) -> None:
+    bench, read = Bench(gpu, 0, 2, lambda line: None), kernel(host_gpu, "harness_read")
+    for rotation, hot in ((None, False), ((1 << 30) - 1, True), (1 << 30, False)):
+        mine = arm(host_gpu, "read/cu")
+        planned = Planned(
+            variant=Variant(name="read"), kernel=read.name, config=mine.launches[0].config, content_bytes=1
+        )
+        spec = Spec(Case(id="case"), planned, read, rotation)
+        (row,) = bench.measure("l1", [(spec, mine)], "case")  # internals
+        assert any("hot" in n for n in row.notes) is hot and row.cold is (
+            None if rotation is None else not hot
+        )
 
 
 # The clock and the neighbours
@@ -251,15 +239,26 @@ def test_a_same_kernel_claims_no_difference(small_l1: HostGpu, commands: Command
 # What the driver answers
 
 
-@pytest.mark.parametrize("after", [0, 3, 9])
+FULL = (
+    "the GPU has no room left (cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (out of memory)); "
+    "free some, or try --quick or one --case"
+)
+
+
+@pytest.mark.parametrize("after", [0, 9])
 def test_a_full_gpu_is_one_line(small_l1: HostGpu, commands: Commands, after: int) -> None:
     small_l1.fail["cuMemAlloc"] = "CUDA_ERROR_OUT_OF_MEMORY", after
     done = commands("l1", *CU_LOOP)
-    assert done.code == 2
-    assert done.err.strip().splitlines() == [
-        "error: the GPU has no room left (cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (out of memory)); "
-        "free some, or try --quick or one --case"
-    ]
+    assert done.code == 2 and done.err.strip().splitlines() == [f"error: {FULL}"]
+
+
+def test_a_case_that_a_gpu_has_no_room_for_is_skipped_with_that_line(
+    small_l1: HostGpu, commands: Commands
+) -> None:
+    small_l1.fail["cuMemAlloc"] = "CUDA_ERROR_OUT_OF_MEMORY", 3
+    done = commands("l1", *CU_LOOP)
+    assert done.code == 3 and done.rows and {r.skipped for r in done.rows} == {FULL}
+    assert not done.verdicts and len(small_l1.memory) == 2, "but for the ceiling's two buffers"
 
 
 def test_a_backend_that_fails_costs_itself_alone(small_l1: HostGpu, commands: Commands) -> None:
@@ -280,103 +279,10 @@ def test_no_gpu_is_one_line(host_gpu: HostGpu, commands: Commands, fault: Any, s
     host_gpu.fail["cuInit"] = fault
     done = commands("l1")
     assert done.code == 2 and said in done.err and len(done.err.splitlines()) == 1
-    assert not facts.present()
+    assert not facts.look().count
 
 
 def test_what_was_taken_is_given_back(small_l1: HostGpu, commands: Commands) -> None:
     done = commands("l1", *CU_LOOP, "--windows", "2")
     assert done.rows and small_l1.graphs == 0
     assert sorted(a.size for a in small_l1.memory.values())[:-2] == [], "all but the ceiling's two buffers"
-
-
-# The stand-in itself
-
-
-def test_what_nobody_waited_for_has_not_happened(host_gpu: HostGpu, gpu: Gpu) -> None:
-    mine = arm(host_gpu)
-    mine.output.buffer.poison()
-    mine.launches[0].enqueue(gpu.stream)
-    assert (host_gpu.at(mine.output.buffer.address, np.uint32, TILES) == 0xFFFFFFFF).all()
-    gpu.stream.sync()
-    mine.output.check("read")
-    event = gpu.dev.create_event(EventOptions(timing_enabled=True))
-    gpu.stream.record(event)
-    with pytest.raises(RuntimeError, match="not been reached"):
-        event - event
-
-
-def test_a_write_past_a_buffer_and_a_read_outside_are_found(host_gpu: HostGpu, gpu: Gpu) -> None:
-    def past(x: Running, data: int, out: int, vectors: int) -> None:
-        ctypes.c_uint8.from_address(out + 4 * TILES).value = 1
-
-    mine = arm(host_gpu)
-    with pytest.raises(AssertionError, match="of 16 bytes"):
-        host_gpu.at(mine.output.buffer.address, np.uint32, TILES + 2)
-    with pytest.raises(AssertionError, match="no device memory"):
-        host_gpu.at(64, np.uint32, 1)
-    host_gpu.kernels["harness_read"] = replace(KERNELS["harness_read"], run=past)
-    mine.launches[0].enqueue(gpu.stream)
-    with pytest.raises(AssertionError, match="a write past 16 bytes"):
-        mine.output.buffer.free()
-
-
-def test_wrong_arguments_and_too_much_shared_memory_do_not_launch(host_gpu: HostGpu, gpu: Gpu) -> None:
-    read = kernel(host_gpu, "harness_read")
-    with pytest.raises(AssertionError, match="harness_read takes ppq, not ppi"):
-        Launch(read, LaunchConfig(1, 256), (0, 0, int32(1))).enqueue(gpu.stream)
-    assert read.blocks_per_sm(256, 64 << 10) == 0, "more than 48 KiB were not asked for"
-    read.allow_smem(64 << 10)
-    assert read.blocks_per_sm(256, 64 << 10) == 3
-    with pytest.raises(Exception, match="CUDA_ERROR_INVALID_VALUE"):
-        Launch(read, LaunchConfig(1, 256, 65 << 10), (0, 0, int64(1))).enqueue(gpu.stream)
-
-
-def test_nothing_else_is_done_while_a_stream_captures(host_gpu: HostGpu, gpu: Gpu) -> None:
-    class Allocates:
-        def enqueue(self, stream: Any) -> None:
-            Buffer(16)
-
-    with pytest.raises(RuntimeError, match="cuMemAlloc: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"):
-        graph.capture(gpu.stream, [Allocates()])  # type: ignore[list-item]  # only its enqueue counts
-    mine = arm(host_gpu)
-    assert graph.capture(gpu.stream, mine.launches).nodes == 4, "and the stream is of use again"
-
-
-def test_the_window_and_the_partition(host_gpu: HostGpu, gpu: Gpu) -> None:
-    mine = arm(host_gpu)
-    mine.launches[0].enqueue(gpu.stream)
-    with counters.window():
-        mine.launches[1].enqueue(gpu.stream)
-    with partition(gpu, 1) as part:
-        assert (part.facts.sms, part.facts.slug) == (1, "two-sms-1sm")
-        mine.launches[2].enqueue(part.stream)
-    assert [(x.profiled, x.sms) for x in host_gpu.launched] == [(False, 2), (True, 2), (False, 1)]
-    host_gpu.fail["split"] = "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"
-    with pytest.raises(Unavailable, match="INVALID_RESOURCE_CONFIGURATION"), partition(gpu, 1):
-        pass
-
-
-def test_the_same_launch_on_other_content_is_run_again(host_gpu: HostGpu, gpu: Gpu) -> None:
-    """Launches whose inputs did not change are not computed twice, and nobody can tell."""
-    mine = arm(host_gpu, copies=1)
-    data = mine.launches[0].args[0]  # type: ignore[union-attr]  # a launch
-    for k in range(4):
-        host = np.full(SIZE, k % 2 + 1, np.uint8)
-        host[0] = 77
-        host_gpu.at(data, np.uint8, SIZE)[:] = host
-        host_gpu.allocation(data).written()
-        mine.poison()
-        mine.launches[0].enqueue(gpu.stream)
-        Output(mine.output.buffer, TILES, checksum.read_xors(host)).check("read")
-
-
-def test_every_kernel_takes_what_its_twins_take() -> None:
-    from kernels_numba import harness, l1, l1_ring, l2, l3
-
-    letters = {"int32": "i", "int64": "q", "float32": "f"}
-    twins = {}
-    for module in (harness, l1, l1_ring, l2, l3):
-        for name, (_, signature) in module.kernels().items():
-            twins[name] = "".join(letters.get(str(a), "p") for a in signature.args)
-    del twins["l2_sleeper"]  # of the GPU's tests
-    assert twins == {name: k.args for name, k in KERNELS.items()}

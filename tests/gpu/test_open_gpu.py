@@ -46,7 +46,7 @@ def test_a_gpu_that_is_there(gpu: FakeDriver) -> None:
     assert (got.facts.slug, got.facts.sms, got.facts.arch) == ("nvidia-h200", 132, "sm_90")
     assert (got.driver, got.environment, got.host_memory) == ("CUDA 13.0", [], False)
     assert got.free_bytes() == (100 * GIB, 140 * GIB)
-    assert facts.present() and facts.why_absent() == ""
+    assert facts.look().count and facts.look().why == ""
     with pytest.raises(BadInput, match=r"no device 1; this machine has 1 \(0 to 0\)"):
         facts.open_gpu(1)
 
@@ -125,11 +125,12 @@ def test_the_folder_says_how_many_sms_there_are(
 def test_tuning_rows_are_those_of_the_sms_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "_attached", list)
     FakeDriver(monkeypatch).sms = 48
-    shape = tuning.GATE_UPS["gate_up_14b"]
-    part, rows = facts.open_gpu().facts, tuning.table("nvidia-h200")
-    assert rows and tuning.l3(part.slug, shape, "pair_ring") == rows.l3["gate_up_14b@48sm"]["pair_ring"]
-    assert tuning.l1(part.slug, tuning.CASES["ffn_down_14b"], "padded") is None  # 132 SMs' rows are not ours
-    assert tuning.l2(part.slug, "ffn_down24", "ffn_down") is None
+    part, gate_up = facts.open_gpu().facts, "gate_up_14b"
+    own = tuning.of("nvidia-h200", "l3")[f"{gate_up}@48sm"]["pair_ring"]
+    assert part.slug == "nvidia-h200-48sm" and tuning.row(part.slug, "l3", gate_up, "pair_ring") == own
+    for probe, case, key in (("l1", "ffn_down_14b", "padded"), ("l2", "ffn_down24", "ffn_down")):
+        assert tuning.row("nvidia-h200", probe, case, key), "132 SMs have rows"
+        assert tuning.row(part.slug, probe, case, key) is None, "and theirs are not ours"
     assert partition.name_of(part, 16).slug == "nvidia-h200-16sm"  # a part of a part is one of the GPU
 
 
@@ -145,10 +146,8 @@ def test_a_slice_has_its_part_of_the_memory_s_rate(monkeypatch: pytest.MonkeyPat
 def test_an_l2_carve_out_is_taken_back(gpu: FakeDriver) -> None:
     sizes = iter([37 << 20, 0])
     gpu.cuCtxGetLimit = lambda limit: (gpu.CUresult.CUDA_SUCCESS, next(sizes))
-    told = facts.open_gpu().environment
-    assert told == ["an L2 carve-out of 37 MiB was reset: persisting accesses keep no part of the L2"]
+    assert facts.open_gpu().environment == []
     assert gpu.calls.count("cuCtxSetLimit") == gpu.calls.count("cuCtxResetPersistingL2Cache") == 1
-    assert environment.beside(told) == ""
 
 
 def test_an_l2_carve_out_that_stays_is_told(gpu: FakeDriver) -> None:

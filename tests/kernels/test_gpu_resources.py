@@ -36,7 +36,7 @@ def test_predicted_occupancy_is_the_drivers(bench: Any, stem: str, backend: Any)
     except Unavailable as error:
         pytest.skip(str(error))
     assert kernels
-    known = resources.load_resources()
+    known = resources.recorded()[1]
     for name, kernel in kernels.items():
         if facts.compute_capability < pipeline.since(name):
             continue  # there is no code of it here

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from probes import l1
+from probes.engine import judge
+from probes.engine.probe import Case
+from probes.l1 import analysis, table
 from probes.report.rows import Row
 
 
@@ -12,22 +16,31 @@ def samples(rng: np.random.Generator, mean: float, windows: int = 14) -> list[fl
     return [float(t) for t in mean * (1 + 0.002 * rng.standard_normal(2 * windows))]
 
 
-def measured(dpl: float, cases: tuple[l1.Case, ...] = l1.CASES[:3], hot: bool = False) -> list[Row]:
+def measured(dpl: float, cases: tuple[Case, ...] = table.CASES[:3], hot: bool = False) -> list[Row]:
     """Rows as a GPU run leaves them, with dpl at `dpl` times padded's time."""
     rng = np.random.default_rng(4)
     rows = []
     for case in cases:
-        base = l1.content_bytes(case.shape) / 2.5e12
-        form = l1.dispatch(case.shape, True, {}).split("_")[1]
-        times = {l1.BASELINE: base, l1.AA: base, "dispatch_padded": base, "dispatch_dpl": dpl * base}
-        times |= {f"padded_{form}": base, f"dpl_{form}": dpl * base}
+        assert case.shape
+        base = table.content_bytes(case.shape) / 2.5e12
+        form = table.dispatch(case.shape, True, {}).split("_")[1]
+        times = {table.BASELINE: base, "padded_loop_aa": base, "dispatch_padded": base}
+        times |= {"dispatch_dpl": dpl * base, f"padded_{form}": base, f"dpl_{form}": dpl * base}
+        named = {"padded_loop_aa": ("again", table.BASELINE)}
+        named |= {f"dispatch_{lay}": ("choice", f"{lay}_{form}") for lay in ("padded", "dpl")}
         for variant, mean in times.items():
+            role, of = named.get(variant, ("variant", None))
             rows.append(
                 Row(
                     probe="l1", case=case.id, variant=variant, backend="cu", source="measured", device="test",
                     shape=[case.shape.od, case.shape.id], time_s=mean, samples_s=samples(rng, mean),
-                    windows=14, processes=1, counts=dict(case.counts), bitwise=True,
-                    notes=["hot: little memory"] if hot else [],
+                    windows=14, processes=1, counts=dict(case.counts), bitwise=True, role=role, of=of,
+                    baseline=table.BASELINE, cold=not hot,
                 )
             )  # fmt: skip
     return rows
+
+
+def judged(rows: Sequence[Row], seed: int = 0) -> list[Row]:
+    """L1's verdicts out of rows."""
+    return judge.judge(rows, table.CONTESTS, analysis, seed)

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from probes import cli, l1, l1_launch, l1_report
+from probes import cli
 from probes.core.types import BadInput, Shape, Unavailable
 from probes.device import facts as profiles
-from probes.device import launch_bounds, tuning
-from probes.formats import layouts, q6k, q8
+from probes.device import launch_bounds
+from probes.engine import digests, predict
+from probes.engine.plan import Planned
+from probes.engine.probe import Case
+from probes.formats import q6k, q8
 from probes.formats.layouts import LAYOUTS, Layout, Piece
+from probes.l1 import analysis, plan, table
 from probes.verdict import bars
-from tests.l1.l1_rows import measured
+from tests.l1.l1_rows import judged, measured
+
+
+def arguments(*argv: str) -> argparse.Namespace:
+    return cli.parser("l1").parse_args(argv)
+
+
+def planned(name: str, shape: Shape) -> Planned:
+    """A variant's launch on the H200. Raises as `l1.plan.plan` does."""
+    case = Case(id="c", shape=shape)
+    return plan.plan(table.variant(name), case, profiles.load("h200"), arguments(), "cu")
 
 
 @pytest.mark.parametrize(
@@ -35,24 +50,22 @@ from tests.l1.l1_rows import measured
     ],
 )
 def test_the_dispatcher(id_: int, built: bool, env: dict[str, str], want: str) -> None:
-    assert l1.dispatch(Shape(4, id_), built, env) == want
+    assert table.dispatch(Shape(4, id_), built, env) == want
 
 
 def test_whatever_the_dispatcher_picks_may_be_launched() -> None:
     for id_ in range(256, 20481, 256):
         shape = Shape(1, id_)
-        for env in l1.FLIP.values():
-            layout, form = l1.dispatch(shape, True, env).split("_")
-            lay = layouts.layout(layout)
-            l1.check_launch(lay, form, shape, lay.row_stride(shape.nbe))
+        for env in table.FLIP.values():
+            assert planned(table.dispatch(shape, True, env), shape).config.grid == 1
 
 
 def test_pf_is_refused_outside_its_range_and_would_drop_units_there() -> None:
-    shape, lay = Shape(3, 18944), layouts.layout("padded")
-    with pytest.raises(BadInput, match=r"256 < units <= 512; 3x18944 has 592.*loop"):
-        l1.check_launch(lay, "pf", shape, lay.row_stride(shape.nbe))
-    with pytest.raises(BadInput, match="has 256"):
-        l1.check_launch(lay, "pf", Shape(3, 8192), lay.row_stride(32))
+    shape = Shape(3, 18944)
+    with pytest.raises(Unavailable, match=r"pf is right only for 256 < units <= 512; 3x18944 has 592"):
+        planned("padded_pf", shape)
+    with pytest.raises(Unavailable, match="has 256"):
+        planned("padded_pf", Shape(3, 8192))
     # two units per thread are all that pf sums: units 512 and up never reach the result
     raw, x8 = q6k.random_raw(shape, 1), q8.random_x8(shape.id, 2)
     first = np.ascontiguousarray(raw.reshape(3, 74, 210)[:, :64].reshape(3, -1))
@@ -64,14 +77,12 @@ def test_pf3_is_refused_outside_its_range() -> None:
         for units, allowed in ((512, False), (520, True), (592, True), (768, True), (776, False)):
             shape = Shape(3, 32 * units)
             try:
-                l1.check_launch(lay, "pf3", shape, lay.row_stride(shape.nbe))
+                planned(f"{lay.name}_pf3", shape)
                 refused = ""
-            except BadInput as error:
+            except Unavailable as error:
                 refused = str(error)
             assert (not refused) is allowed
-            assert allowed or refused == (
-                f"pf3 is right only for 512 < units <= 768; {shape} has {units}: use the loop form"
-            )
+            assert allowed or refused == f"pf3 is right only for 512 < units <= 768; {shape} has {units}"
 
 
 def test_pf_and_pf3_have_bounds_of_their_own() -> None:
@@ -81,39 +92,40 @@ def test_pf_and_pf3_have_bounds_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("stride", [12095, 12088, 11344, 0, -12096])
-def test_a_misaligned_or_short_stride_is_refused(stride: int) -> None:
-    with pytest.raises(BadInput, match=str(abs(stride))):
-        l1.check_launch(layouts.layout("padded"), "loop", Shape(2, 13824), stride)
+def test_a_misaligned_or_short_stride_is_refused(monkeypatch: pytest.MonkeyPatch, stride: int) -> None:
+    monkeypatch.setattr(Layout, "row_stride", lambda lay, nbe: stride)
+    for form in ("loop", "ring"):
+        with pytest.raises(BadInput, match=str(abs(stride))):
+            planned(f"padded_{form}", Shape(2, 13824))
 
 
-def test_every_form_is_planned_in_one_place() -> None:
-    h200, shape = profiles.load("h200"), Shape(152064, 5120)
-    for lay in LAYOUTS:
-        for form in l1.FORMS:
-            stride = lay.row_stride(shape.nbe)
-            if form.refuses(shape):
-                with pytest.raises(Unavailable, match=r"pf3? is right only"):
-                    l1_launch.plan(form, lay, shape, stride, h200)
-                continue
-            made = l1_launch.plan(form, lay, shape, stride, h200)
-            persistent = form.stem == "l1_ring"
-            assert made.config.grid == (264 if persistent else shape.od)
-            assert (made.ring is not None) is persistent
-            assert made.note.endswith("tuned") is persistent
-            with pytest.raises(BadInput):
-                l1_launch.plan(form, lay, shape, stride + 8, h200)
+def test_every_form_is_planned_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape, stride_of = Shape(152064, 5120), Layout.row_stride
+    for v in table.every():
+        if v.form.refuses(shape):
+            with pytest.raises(Unavailable, match=r"pf3? is right only"):
+                planned(v.name, shape)
+            continue
+        made = planned(v.name, shape)
+        persistent = v.form.stem == "l1_ring"
+        assert made.config.grid == (264 if persistent else shape.od)
+        assert (made.ring is not None) is persistent
+        assert made.note.endswith("tuned") is persistent
+        with monkeypatch.context() as patch, pytest.raises(BadInput):
+            patch.setattr(Layout, "row_stride", lambda lay, nbe: stride_of(lay, nbe) + 8)
+            planned(v.name, shape)
 
 
 def test_cases_and_counts_are_the_models() -> None:
-    assert [c.id for c in l1.CASES] == [
+    assert [c.id for c in table.CASES] == [
         "ffn_down_14b", "lm_head_14b", "attn_v_14b", "ffn_down_7b", "lm_head_7b", "attn_v_7b",
     ]  # fmt: skip
-    assert l1.CASES[0].counts == {"14b": 24}
-    assert str(l1.CASES[4].shape) == "152064x3584"
+    assert table.CASES[0].counts == {"14b": 24}
+    assert str(table.CASES[4].shape) == "152064x3584"
 
 
 def test_the_recorded_rates_fold_into_the_recorded_gain() -> None:
-    assert l1_report.recorded_fold() == pytest.approx(0.0427, abs=5e-5)
+    assert analysis.recorded_fold() == pytest.approx(0.0427, abs=5e-5)
 
 
 MIRROR = Layout(
@@ -122,28 +134,27 @@ MIRROR = Layout(
 
 
 @pytest.mark.toolchain
-def test_a_fifth_layout_compiles_in_both_languages_from_its_row_alone() -> None:
+def test_a_fifth_layout_compiles_in_both_languages_from_its_row_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from kernels_cu import build
     from kernels_numba import compile as numba_compile
 
-    table = (*LAYOUTS, MIRROR)
-    assert f"{MIRROR.name}_loop" in [name for name, _, _ in l1.variants(table)]
-    found = numba_compile.compiled("l1", ["l1_mirror_loop"], "sm_90", layouts=table)
+    five = (*LAYOUTS, MIRROR)
+    monkeypatch.setattr(table, "LAYOUTS", five)
+    assert f"{MIRROR.name}_loop" in [v.name for v in table.every()]
+    found = numba_compile.compiled("l1", ["l1_mirror_loop"], "sm_90", layouts=five)
     assert found["l1_mirror_loop"].stat().st_size > 1000
-    assert "X(mirror)" in build.layouts_header(table)
+    assert "X(mirror)" in build.layouts_header(five)
     try:
-        library = build.library("l1.cu", "sm_90", layouts=table)
+        library = build.library("l1.cu", "sm_90", layouts=five)
     except Unavailable as error:
         pytest.skip(str(error))
     assert b"l1_mirror_pf" in library.read_bytes()
 
 
-def arguments(*argv: str) -> object:
-    return cli.parser("l1").parse_args(argv)
-
-
 def test_predicted_rows_are_marked_so_and_hold_no_verdict() -> None:
-    for rows in l1_report.predict(profiles.load("h200"), arguments("--case", "ffn_down_14b")):
+    for rows in predict.predicted("l1", profiles.load("h200"), arguments("--case", "ffn_down_14b")):
         assert {r.source for r in rows} == {"predicted", "recorded"}
         assert not [r for r in rows if r.verdict or r.samples_s or r.bitwise]
         by = {(r.variant, r.backend): r for r in rows if r.source == "predicted"}
@@ -151,9 +162,10 @@ def test_predicted_rows_are_marked_so_and_hold_no_verdict() -> None:
         assert by["dpl_loop", "cu"].blocks_per_sm == 6
         assert by["gpl_pf3", "cu"].skipped == "pf3 is right only for 512 < units <= 768; 5120x13824 has 432"
         assert (by["dpl_loop", "cu"].time_s or 1) < (by["padded_loop", "cu"].time_s or 0)
-        assert len(by) == 2 * len(l1.variants()) == 48
-        ring = by["gpl_ring", "cu"]
-        held = tuning.l1("h200", l1.CASES[0].shape, "gpl")["ring"]
+        assert len(by) == 2 * len(table.every()) == 48
+        ring, shape = by["gpl_ring", "cu"], table.CASES[0].shape
+        held = plan.tuned("h200", shape, "gpl", "ring") if shape else None
+        assert held and ring.geometry == str(held)
         assert (ring.grid, ring.blocks_per_sm) == (132 * held.blocks_per_sm, 2)
         assert ring.waves == ring.grid / 264 and ring.notes[0].startswith(f"geometry {held}, ")
         assert ring.notes[0].endswith(", tuned")
@@ -162,41 +174,49 @@ def test_predicted_rows_are_marked_so_and_hold_no_verdict() -> None:
 
 def test_a_prediction_without_a_tuning_table_follows_the_default_rule() -> None:
     gb10 = profiles.load("gb10")
-    for rows in l1_report.predict(gb10, arguments("--form", "ring", "--form", "async", "--backend", "cu")):
+    for rows in predict.predicted(
+        "l1", gb10, arguments("--form", "ring", "--form", "async", "--backend", "cu")
+    ):
         by = {r.variant: r for r in rows if r.source == "predicted"}
         assert list(by)[:2] == ["padded_loop", "padded_ring"]
         assert all(
-            r.time_s and "by the default rule" in r.notes[0] for v, r in by.items() if v != l1.BASELINE
+            r.time_s and "by the default rule" in r.notes[0] for v, r in by.items() if v != table.BASELINE
         )
         assert 0 < (by["gpl_ring"].waves or 0) <= 1.0
 
 
 def test_what_cannot_be_predicted_says_why() -> None:
-    (rows,) = l1_report.predict(profiles.load("a100"), arguments("--form", "ring", "--case", "attn_v_7b"))
+    (rows,) = predict.predicted(
+        "l1", profiles.load("a100"), arguments("--form", "ring", "--case", "attn_v_7b")
+    )
     why = {r.variant: r.skipped for r in rows if r.source == "predicted"}
     assert why["gpl_ring"] == "bulk copies need sm_90, this GPU is sm_80"
     with pytest.raises(BadInput, match="needs a GPU"):
-        list(l1_report.predict(profiles.load("h200"), arguments("--sweep")))
+        list(predict.predicted("l1", profiles.load("h200"), arguments("--sweep")))
+
+
+def cases(*argv: str) -> list[Case]:
+    return table.cases(arguments(*argv), 0, lambda symbol: {})
 
 
 def test_a_gguf_files_tensors_become_one_case_per_shape() -> None:
     path = Path(__file__).parents[1] / "data" / "minilm-ffn_down-48rows.gguf"
-    (case,) = l1.cases(arguments("--gguf", str(path)))
-    assert (str(case.shape), case.tensor) == ("48x1536", "blk.0.ffn_down.weight")
+    (case,) = cases("--gguf", str(path))
+    assert (str(case.shape), case.tensors) == ("48x1536", ("blk.0.ffn_down.weight",))
     assert case.counts == {path.name: 1}
     with pytest.raises(BadInput, match=r"did you mean|there is"):
-        l1.cases(arguments("--gguf", str(path), "--tensor", "blk.0.ffn_dwn.weight"))
+        cases("--gguf", str(path), "--tensor", "blk.0.ffn_dwn.weight")
     with pytest.raises(BadInput, match="use --tensor"):
-        l1.cases(arguments("--gguf", str(path), "--case", "ffn_down_14b"))
+        table.check_flags(arguments("--gguf", str(path), "--case", "ffn_down_14b"))
 
 
 @pytest.mark.parametrize(
     ("dpl", "want"), [(0.83, "GO"), (0.999, "NO-GO"), (1.05, "NO-GO"), (0.984, "INCONCLUSIVE")]
 )
 def test_verdicts_out_of_samples(dpl: float, want: str) -> None:
-    judged = {r.case: r for r in l1_report.judge(measured(dpl), 0) if r.variant == "dpl"}
-    assert list(judged) == ["ffn_down_14b", "lm_head_14b", "attn_v_14b", "model_14b"]
-    model = judged["model_14b"]
+    found = {r.case: r for r in judged(measured(dpl)) if r.variant == "dpl"}
+    assert list(found) == ["ffn_down_14b", "lm_head_14b", "attn_v_14b", "model_14b"]
+    model = found["model_14b"]
     assert model.verdict == want
     assert model.agrees == {"GO": True, "NO-GO": False, "INCONCLUSIVE": None}[want]
     assert model.ratio_to_baseline == pytest.approx(dpl, abs=0.003)
@@ -204,27 +224,31 @@ def test_verdicts_out_of_samples(dpl: float, want: str) -> None:
 
 
 def test_a_model_is_judged_only_whole_and_only_cold() -> None:
-    assert not [r for r in l1_report.judge(measured(0.8, l1.CASES[:2]), 0) if r.case.startswith("model_")]
-    assert {r.verdict for r in l1_report.judge(measured(0.8, hot=True), 0)} == {"INCONCLUSIVE"}
+    assert {r.scope for r in judged(measured(0.8))} == {"each", "sum"}
+    assert {r.scope for r in judged(measured(0.8, table.CASES[:2]))} == {"each"}
+    assert {r.verdict for r in judged(measured(0.8, hot=True))} == {"INCONCLUSIVE"}
 
 
-def test_a_reports_digest_covers_both_kernel_files_and_the_devices_geometry() -> None:
-    from probes import sources
-
-    assert {p.name for p in sources.sources("l1")} >= {
-        "l1.cu",
-        "l1_ring.cu",
-        "l1.py",
-        "l1_ring.py",
-        "ring.cuh",
-    }
-    found = [
-        cli.digest(f, d) for f, d in (("l1", "nvidia-h200"), ("l1", "gb10"), ("l1-sweep", "nvidia-h200"))
-    ]
+def test_a_reports_digest_covers_both_kernel_files_and_the_devices_geometry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = [("l1", "nvidia-h200"), ("l1", "gb10"), ("l1-sweep", "nvidia-h200")]
+    found = [digests.report(*file) for file in files]
     assert len(set(found)) == 3
-    assert cli.digest("l1", "gb10") == l1.digest() == cli.digest("l1", "another")
-    assert cli.digest("l1-sweep", "nvidia-h200") == cli.digest("l1-sweep", "gb10")
-    assert cli.digest("l3-48sm", "gb10") == cli.probe("l3").digest() != cli.digest("l3-48sm", "nvidia-h200")
+    assert digests.report("l1", "gb10") == digests.report("l1", "another")
+    assert digests.report("l1-sweep", "nvidia-h200") == digests.report("l1-sweep", "gb10")
+    assert digests.report("l3-48sm", "gb10") == digests.report("l3", "gb10")
+    assert digests.report("l3-48sm", "gb10") != digests.report("l3-48sm", "nvidia-h200")
+    for part, kernel in (
+        (digests.build, "l1.cu"), (digests.build, "l1_ring.cu"), (digests.build, "harness.cu"),
+        (digests.numba_compile, "l1"), (digests.numba_compile, "l1_ring"),
+        (digests.numba_compile, "harness"),
+    ):  # fmt: skip
+        with monkeypatch.context() as patch:
+            true = part.inputs
+            patch.setattr(part, "inputs", lambda name, k=kernel, f=true: "edited" if name == k else f(name))
+            assert [f for f, was in zip(files, found, strict=True) if digests.report(*f) == was] == [], kernel
+            assert digests.report("l3", "gb10") == digests.report("l3-48sm", "gb10")
 
 
 def test_the_bar_is_the_one_that_the_report_is_held_to() -> None:
@@ -234,8 +258,8 @@ def test_the_bar_is_the_one_that_the_report_is_held_to() -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"shape": None}, "cannot be judged"),
-        ({"shape": [5]}, "cannot be judged"),
+        ({"of": None}, "cannot be judged"),
+        ({"of": "padded_warp"}, "cannot be judged"),
         ({"samples_s": [1e-5] * 27}, "expected from windows"),
         ({"time_s": 10**400}, "time_s"),
         ({"seed": -1}, "seed"),

@@ -11,21 +11,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes import cli, l3, l3_launch, l3_report
-from probes.core.types import BadInput, Resources
+from probes import cli
+from probes.core.types import BadInput, Resources, Shape
 from probes.device import facts as profiles
-from probes.device import occupancy, tuning
+from probes.device import occupancy, resources
+from probes.engine import predict
+from probes.engine import run as engine
+from probes.engine.probe import Case
 from probes.formats import q4k
 from probes.gpu import partition
+from probes.l3 import data, plan
+from probes.l3 import table as l3
 from probes.report import store, tables
 from probes.report.rows import Row
 from probes.verdict import record
+from tests.formats.bounds import q4k_bound
 
 GB10, H200 = profiles.load("gb10"), profiles.load("h200")
 
 
 def flags(*argv: str) -> argparse.Namespace:
     return cli.parser("l3").parse_args(argv)
+
+
+def cases(*argv: str, blocks: dict[Any, int] | None = None) -> list[Case]:
+    """A run's cases on 132 SMs; `blocks`: form_b's per SM in each backend."""
+    args = flags(*argv)
+    l3.check_flags(args)
+    return l3.cases(args, 132, lambda symbol: {"l3_form_b": blocks or {}}[symbol])
 
 
 # Flags and geometry
@@ -59,7 +72,7 @@ def flags(*argv: str) -> argparse.Namespace:
 )
 def test_bad_flags_are_refused_in_one_line(argv: list[str], said: str) -> None:
     with pytest.raises(BadInput) as error:
-        l3.cases(flags(*argv), 132, {"cu": 5})
+        cases(*argv)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -94,18 +107,19 @@ def test_partitions_that_the_gpu_can_make() -> None:
 
 def test_the_record_s_geometry() -> None:
     case = l3.CASES[0]
-    assert [(v.name, v.grid(case.nf)) for v in l3.VARIANTS if not v.ring] == [
+    nf = l3.nf_of(case)
+    assert [(v.name, plan.config(v, nf).grid) for v in l3.VARIANTS if not v.ring] == [
         ("pair", 27648), ("form_a", 13824), ("form_b", 432), ("form_b_staged", 432),
     ]  # fmt: skip
     assert occupancy.waves(432, 48, 6) == 1.5
-    assert case.content_bytes == 27648 * 5120 // 256 * q4k.BLOCK
+    assert l3.content_bytes(case) == 27648 * 5120 // 256 * q4k.BLOCK
     pair = (
         record.figure("l3", case.id, "pair", "time_s"),
         record.figure("l3", case.id, "pair", "content_gbps"),
     )
     assert pair[0] and pair[1]
-    assert case.content_bytes / pair[0].number / 1e9 == pytest.approx(pair[1].number, abs=0.2)
-    assert l3.finish_config(13824).grid * l3.THREADS == 13824
+    assert l3.content_bytes(case) / pair[0].number / 1e9 == pytest.approx(pair[1].number, abs=0.2)
+    assert nf == plan.finish_config(nf).grid * plan.THREADS == 13824
 
 
 @given(waves=st.floats(0.05, 16), sms=st.integers(1, 200), blocks=st.integers(1, 8))
@@ -117,35 +131,36 @@ def test_nf_for_waves_is_the_nearest(waves: float, sms: int, blocks: int) -> Non
 
 
 def test_backends_with_other_occupancy_get_a_size_each() -> None:
-    both = l3.cases(flags("--match-waves", "1.5"), 132, {"cu": 5, "numba": 5})
-    assert [(c.nf, c.backends) for c in both] == [(32 * 990, ("cu", "numba"))]
-    apart = l3.cases(flags("--match-waves", "1.5"), 132, {"cu": 5, "numba": 6})
-    assert [(c.nf, c.backends) for c in apart] == [(32 * 990, ("cu",)), (32 * 1188, ("numba",))]
+    both = cases("--match-waves", "1.5", blocks={"cu": 5, "numba": 5})
+    assert [(l3.nf_of(c), c.backends) for c in both] == [(32 * 990, ("cu", "numba"))]
+    apart = cases("--match-waves", "1.5", blocks={"cu": 5, "numba": 6})
+    assert [(l3.nf_of(c), c.backends) for c in apart] == [(32 * 990, ("cu",)), (32 * 1188, ("numba",))]
 
 
-def test_runs_of_other_geometry_have_files_of_their_own() -> None:
+def test_runs_of_other_geometry_have_files_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert l3.stem(flags()) == l3.stem(flags("--sweep")) == "l3"
     assert l3.stem(flags("--sms", "48", "--blocks-per-sm", "6")) == "l3-48sm-6blocks"
     assert l3.stem(flags("--match-waves", "1.5")) == "l3-waves1.5"
     assert l3.stem(flags("--geometries")) == "l3-geometries"
     assert l3.stem(flags("--geometries", "--sms", "48")) == "l3-48sm-geometries"
-    args = flags("--sms", "48", "--record")
-    assert cli.json_path("l3", args, "nvidia-h200") == Path("out/nvidia-h200/l3-48sm.json")
+    monkeypatch.chdir(tmp_path)
+    rows, text = engine.places("l3", flags("--sms", "48", "--record"), "nvidia-h200")
+    assert (rows, text) == (Path("out/nvidia-h200/l3-48sm.json"), Path("out/nvidia-h200/l3-48sm.md"))
 
 
 def test_a_child_gets_the_same_flags() -> None:
-    from probes.processes import child_argv
+    from probes.engine.processes import child_argv
 
     argv = ["--sms", "48", "--match-waves", "1.5", "--variant", "form_b", "--sweep", "--windows", "4"]
-    again = cli.parser("l3").parse_args(child_argv(flags(*argv), Path("x.json")))
+    again = cli.parser("l3").parse_args(child_argv("l3", flags(*argv), Path("x.json")))
     for name in ("sms", "match_waves", "variant", "sweep", "windows", "nf", "tensors"):
         assert getattr(again, name) == getattr(flags(*argv), name)
 
 
 def write_gguf(path: Path, shapes: dict[str, tuple[int, int]]) -> Path:
     from gguf import GGMLQuantizationType, GGUFWriter
-
-    from probes.core.types import Shape
 
     writer = GGUFWriter(path, "test")
     for k, (name, (od, id_)) in enumerate(shapes.items()):
@@ -158,30 +173,28 @@ def write_gguf(path: Path, shapes: dict[str, tuple[int, int]]) -> Path:
 
 
 def test_gate_and_up_of_a_file(tmp_path: Path) -> None:
-    from probes import l3_data
-
     shapes = {"gate": (64, 512), "up": (64, 512), "down": (512, 256), "odd": (48, 512)}
     path = write_gguf(tmp_path / "m.gguf", shapes)
-    raw = l3_data.read_gate_up(path, "gate", "up")
-    assert raw.shape == (128, 288)
-    assert np.array_equal(l3_data.read_gate_up(path, "gate", "gate")[64:], raw[:64])
+    raw, shape = data.read_gate_up(path, "gate", "up")
+    assert raw.shape == (128, 288) and shape == Shape(64, 512)
+    assert np.array_equal(data.read_gate_up(path, "gate", "gate")[0][64:], raw[:64])
     with pytest.raises(BadInput, match="one shape, got gate of 64x512 and down of 512x256"):
-        l3_data.read_gate_up(path, "gate", "down")
+        data.read_gate_up(path, "gate", "down")
     with pytest.raises(BadInput, match="odd has 48 rows; L3 needs a multiple of 32"):
-        l3_data.read_gate_up(path, "odd", "odd")
+        data.read_gate_up(path, "odd", "odd")
     with pytest.raises(BadInput, match="did you mean 'gate'"):
-        l3_data.read_gate_up(path, "gat", "up")
-    args = flags("--gguf", str(path), "--tensors", "gate", "up")
-    assert [(c.id, c.nf, c.id_) for c in l3.cases(args, 132, {})] == [("gate", 64, 512)]
-    with pytest.raises(BadInput, match="multiple of 32, got 48"):
-        l3.cases(flags("--gguf", str(path), "--tensors", "odd", "odd"), 132, {})
+        data.read_gate_up(path, "gat", "up")
+    found = cases("--gguf", str(path), "--tensors", "gate", "up")
+    assert [(c.id, c.shape, c.tensors) for c in found] == [("gate", Shape(128, 512), ("gate", "up"))]
+    with pytest.raises(BadInput, match="odd has 48 rows; L3 needs a multiple of 32"):
+        cases("--gguf", str(path), "--tensors", "odd", "odd")
 
 
 # Prediction
 
 
 def predicted(*argv: str, facts: profiles.DeviceFacts = GB10) -> list[Row]:
-    return [r for rows in l3_report.predict(facts, flags(*argv)) for r in rows]
+    return [r for rows in predict.predicted("l3", facts, flags(*argv)) for r in rows]
 
 
 def test_the_recorded_row_stands_beside_the_predicted_ones() -> None:
@@ -191,17 +204,20 @@ def test_the_recorded_row_stands_beside_the_predicted_ones() -> None:
     mine = next(r for r in rows if r.source == "predicted" and (r.variant, r.backend) == ("form_b", "cu"))
     assert mine.registers and 44 < mine.registers <= 48
     assert (mine.blocks_per_sm, mine.waves) == (5, 1.8)
-    assert all(r.ratio_to_baseline is None and not r.samples_s for r in rows if r.source == "predicted")
+    times = {(r.variant, r.backend): r.time_s for r in rows if r.source == "predicted"}
+    for r in (r for r in rows if r.source == "predicted"):
+        pair = times["pair", r.backend]
+        assert r.time_s and pair and r.ratio_to_baseline == r.time_s / pair and not r.samples_s
     text = tables.case_table(rows)
     assert "+28.2 % against the pair" in text and "~" in text
 
 
 def test_a_layer_has_rows_that_the_kernels_can_name() -> None:
     """Of a file too, which no flag speaks of."""
-    assert l3.Case("x", l3.MOST_NF, 256).shape.od == 2 * l3.MOST_NF
+    assert l3.made("x", l3.MOST_NF, 256).shape == Shape(2 * l3.MOST_NF, 256)
     for nf in (0, -32, 33, l3.MOST_NF + 32):
         with pytest.raises(BadInput, match=f"nf .*, got {nf}$"):
-            l3.Case("x", nf, 256)
+            l3.made("x", nf, 256)
 
 
 def test_six_blocks_per_sm_give_the_recorded_geometry() -> None:
@@ -235,24 +251,27 @@ def test_matched_waves_are_predicted_too() -> None:
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kernel compiled to 72 registers and 32 bytes, as far as predictions know."""
-    monkeypatch.setattr(record, "recorded_resources", lambda backend, name, arch: Resources(72, 32, 0))
+    monkeypatch.setattr(resources, "recorded_resources", lambda backend, name, arch: Resources(72, 32, 0))
 
 
 def test_the_ring_variants_are_predicted(compiled: None) -> None:
     rows = {(r.variant, r.backend): r for r in predicted(facts=H200) if r.source == "predicted"}
     for name, others in (("pair_ring", 1), ("form_c", 2)):
-        warps = 3 * tuning.l3("h200", l3.CASES[0].shape, name).sets + others
-        row, made = rows[name, "cu"], l3_launch.plan(l3.variant(name), l3.CASES[0], H200)
+        held = plan.tuned("h200", Shape(2 * 13824, 5120), name)
+        assert held
+        warps = 3 * held.sets + others
+        row = rows[name, "cu"]
+        made = plan.plan(l3.variant(name), l3.CASES[0], H200, flags(), "cu")
         assert not row.skipped and row.grid == made.config.grid and made.config.block == 32 * warps
         assert row.smem_bytes == 32 + made.config.smem_bytes and row.waves and row.blocks_per_sm
         assert row.waves == row.grid / (132 * row.blocks_per_sm) <= 1.0
         assert row.notes[0] == made.note and row.notes[-1].startswith("binds: dram")
         assert row.time_s == pytest.approx(rows["pair", "cu"].time_s, rel=0.3)
-        assert row.ratio_to_baseline is None
+        assert row.geometry == str(held) and row.baseline is None
     (row,) = (r for r in predicted("--sms", "48", "--variant", "form_c", "--backend", "cu", facts=H200)
               if r.variant == "form_c")  # fmt: skip
-    held = tuning.l3("h200-48sm", l3.CASES[0].shape, "form_c")
-    assert row.time_s is None and row.grid == 48 * held.blocks_per_sm
+    held = plan.tuned("h200-48sm", Shape(2 * 13824, 5120), "form_c")
+    assert held and row.time_s is None and row.grid == 48 * held.blocks_per_sm
     assert row.waves == row.grid / (48 * row.blocks_per_sm)
     assert row.notes[0].startswith(f"geometry {held}, ") and ", tuned" in row.notes[0]
 
@@ -316,14 +335,13 @@ TENSOR = "blk.0.ffn_down_q4.weight"
 
 def test_real_q4k_tensors_give_the_product_that_float64_gives() -> None:
     """Gate and up from a model's own bytes: the oracle stays within the derived bound."""
-    from probes import l3_data
-    from probes.formats import q4k, q8
+    from probes.formats import q8
 
-    (case,) = l3.cases(flags("--gguf", str(REAL), "--tensors", TENSOR, TENSOR), 132, {})
-    assert (case.nf, case.id_) == (64, 1536)
-    raw = l3_data.read_gate_up(REAL, TENSOR, TENSOR)
+    (case,) = cases("--gguf", str(REAL), "--tensors", TENSOR, TENSOR)
+    assert case.shape == Shape(2 * 64, 1536)
+    raw, _ = data.read_gate_up(REAL, TENSOR, TENSOR)
     x8 = q8.random_x8(1536, 3)
     rows = np.arange(128)
-    exact, bound = q4k.float64_bound(raw, x8, rows)
+    exact, bound = q4k_bound(raw, x8, rows)
     assert (np.abs(q4k.reference(raw, x8).astype(np.float64) - exact) <= bound).all()
     np.testing.assert_array_equal(raw[:64], raw[64:])

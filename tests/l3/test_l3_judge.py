@@ -11,19 +11,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes import l3, l3_report, l3_waves
+from probes.engine import judge as engine
+from probes.l3 import analysis, waves
+from probes.l3 import report as l3_report
+from probes.l3 import table as l3
 from probes.report import tables
 from probes.report.rows import Row
 
 # Verdicts
 
 
-def measured(variant: str, scale: float, seed: int, waves: float = 0.65, case: str = "gate_up_14b") -> Row:
+def judge(rows: list[Row], seed: int) -> list[Row]:
+    return engine.judge(rows, l3.CONTESTS, analysis, seed)
+
+
+def measured(variant: str, scale: float, seed: int) -> Row:
     rng = np.random.default_rng(seed)
     times = [100e-6 * scale * float(x) for x in rng.normal(1, 0.001, 20)]
-    row = Row(probe="l3", case=case, variant=variant, backend="cu", source="measured", device="x")
+    row = Row(probe="l3", case="gate_up_14b", variant=variant, backend="cu", source="measured", device="x")
+    row.role, row.of = ("again", l3.AGAIN[variant]) if variant in l3.AGAIN else ("variant", None)
     row.samples_s, row.windows, row.processes, row.time_s = times, 10, 1, float(np.median(times))
-    row.grid, row.waves, row.blocks_per_sm, row.registers = 432, waves, 5, 47
+    row.grid, row.waves, row.blocks_per_sm, row.registers = 432, 0.65, 5, 47
     row.fraction_of_ceiling, row.bitwise, row.load_balance = 0.36, True, 1.22
     return row
 
@@ -34,7 +42,7 @@ def arms(form_b: float, form_a: float = 0.9) -> list[Row]:
 
 
 def test_forms_are_judged_against_the_pair() -> None:
-    rows = l3_report.judge(arms(1.275), 0)
+    rows = judge(arms(1.275), 0)
     assert [(r.variant, r.verdict) for r in rows] == [
         ("form_b", "NO-GO"), ("form_b_staged", "NO-GO"), ("form_a", "GO"),
     ]  # fmt: skip
@@ -44,12 +52,12 @@ def test_forms_are_judged_against_the_pair() -> None:
     assert "latency or issue slots bind" in first.reason
     assert rows[1].recorded is None and rows[1].agrees is None
     assert rows[2].agrees is False
-    assert l3_report.judge(arms(1.275), 0) == rows
+    assert judge(arms(1.275), 0) == rows
 
 
 def test_a_win_at_whole_waves_disagrees_with_the_record() -> None:
-    assert l3_report.judge(arms(0.98), 0)[0].verdict == "GO"
-    assert l3_report.judge(arms(1.0), 0)[0].verdict == "INCONCLUSIVE"
+    assert judge(arms(0.98), 0)[0].verdict == "GO"
+    assert judge(arms(1.0), 0)[0].verdict == "INCONCLUSIVE"
 
 
 def rings(form_c: float, noise: float = 0.001) -> list[Row]:
@@ -59,11 +67,9 @@ def rings(form_c: float, noise: float = 0.001) -> list[Row]:
     for row in out:
         row.same_bytes_read_s, row.registers = 42e-6, 80 if row.variant == "form_c" else 72
         row.fraction_of_same_bytes_read = row.same_bytes_read_s / (row.time_s or 1.0)
-        row.notes = ["geometry 8r2b2s3x-drawn, 2 stages, tuned; a persistent grid, tickets drawn"]
-        row.grid = 264
+        row.geometry, row.grid = "8r2b2s3x-drawn", 264
         if row.variant == "form_c":
-            row.notes = ["geometry 4r3b2s-dealt, 2 stages, tuned; a persistent grid, tickets dealt"]
-            row.grid, row.waves = 396, 0.75
+            row.geometry, row.grid, row.waves = "4r3b2s-dealt", 396, 0.75
         if row.variant == "pair_ring_aa":
             row.samples_s = [t * (1 + noise * (-1) ** (k // 2)) for k, t in enumerate(row.samples_s)]
     return out
@@ -81,7 +87,7 @@ def rings(form_c: float, noise: float = 0.001) -> list[Row]:
 )
 def test_form_c_is_judged_against_the_ring_s_own_pair(form_c: float, noise: float, want: str) -> None:
     rows = rings(form_c, noise)
-    (row,) = l3_report.judge(rows, 0)  # the pair has no A/A arm here: nothing is judged against it
+    (row,) = judge(rows, 0)  # the pair has no A/A arm here: nothing is judged against it
     assert (row.variant, row.verdict, row.recorded, row.agrees) == ("form_c", want, None, None)
     assert row.ratio_to_baseline == pytest.approx(form_c, abs=3e-3)
     word = "saves" if form_c < 1 else "costs"
@@ -90,38 +96,43 @@ def test_form_c_is_judged_against_the_ring_s_own_pair(form_c: float, noise: floa
     assert "what is not reading binds" in row.reason
     assert "in geometry 4r3b2s-dealt against 8r2b2s3x-drawn, 396 blocks in 0.75 waves" in row.reason
     assert row.reason.endswith("0.75 waves against 264 in 0.65, 80 registers against 72")
-    assert l3_report.judge(rows, 0) == [row]
+    assert judge(rows, 0) == [row]
 
 
 def test_a_reason_says_nothing_of_what_a_row_lacks() -> None:
     rows = rings(0.9)
     for row in rows:
-        row.notes, row.waves, row.registers = [n for n in row.notes if "geometry" not in n], None, None
-    (row,) = l3_report.judge(rows, 0)
+        row.geometry = row.waves = row.registers = None
+    (row,) = judge(rows, 0)
     assert row.reason and row.reason.endswith("of that read")
 
 
 def test_each_contest_has_a_floor_of_its_own() -> None:
     coarse = [*arms(0.9), *(r for r in rings(0.9, 0.3) if r.variant not in ("pair", "form_a"))]
-    judged = {r.variant: r for r in l3_report.judge(coarse, 0)}
-    assert list(judged) == [f for c in l3.CONTESTS for f in c.forms]
+    judged = {r.variant: r for r in judge(coarse, 0)}
+    assert list(judged) == [v for c in l3.CONTESTS for v in c.variants]
     assert judged["form_b"].verdict == "GO" and (judged["form_b"].noise_floor or 1) < 0.01
     assert judged["form_c"].verdict == "INCONCLUSIVE" and (judged["form_c"].noise_floor or 0) > 0.2
     without = [r for r in coarse if r.variant != "pair_ring_aa"]
-    assert "form_c" not in {r.variant for r in l3_report.judge(without, 0)}
+    assert "form_c" not in {r.variant for r in judge(without, 0)}
 
 
-def test_weights_that_were_not_cold_decide_nothing_for_form_c() -> None:
+@pytest.mark.parametrize("variant", ["form_c", "pair_ring"])
+def test_weights_that_were_not_cold_decide_nothing_for_form_c(variant: str) -> None:
     rows = rings(0.9)
-    next(r for r in rows if r.variant == "form_c").notes.append("hot: too little memory")
-    assert l3_report.judge(rows, 0)[0].verdict == "INCONCLUSIVE"
+    row = next(r for r in rows if r.variant == variant)
+    row.notes.append("hot: a note decides nothing")
+    assert judge(rows, 0)[0].verdict == "GO"
+    row.cold = False
+    (found,) = judge(rows, 0)
+    assert found.verdict == "INCONCLUSIVE" and "the weights were not cold" in (found.reason or "")
 
 
 @pytest.mark.parametrize("variant", ["form_c", "pair_ring"])
 def test_a_ring_that_does_not_fit_at_once_decides_nothing(variant: str) -> None:
     rows = rings(0.8)
     next(r for r in rows if r.variant == variant).waves = 1.2
-    row = next(r for r in l3_report.judge(rows, 0) if r.variant == "form_c")
+    row = next(r for r in judge(rows, 0) if r.variant == "form_c")
     assert row.verdict == "INCONCLUSIVE" and "do not fit at once (1.20 waves)" in row.reason
 
 
@@ -137,7 +148,7 @@ def test_the_matmul_form_and_the_fusion_are_told_apart() -> None:
 
 
 def test_without_an_a_a_pair_nothing_is_judged() -> None:
-    assert l3_report.judge([r for r in arms(1.2) if not r.variant.endswith("_aa")], 0) == []
+    assert judge([r for r in arms(1.2) if not r.variant.endswith("_aa")], 0) == []
 
 
 # The sweep
@@ -147,59 +158,61 @@ SLOTS = 660
 
 def sweep(time_of: Callable[[float], float], slots: int = SLOTS, pair_row_s: float = 4e-9) -> list[Row]:
     rows = []
-    for grid in l3_waves.grids(slots, [432]):
+    for grid in l3.grids(slots, [432]):
         pair_s = pair_row_s * 64 * grid
         for name, seconds in (("form_b", time_of(grid / slots)), ("pair", pair_s), ("form_b_staged", 2e-4)):
-            row = Row(probe="l3", case=l3_waves.case_id(grid), variant=name, backend="cu", source="measured")
+            case = f"sweep_{grid}_blocks"
+            row = Row(probe="l3", case=case, variant=name, backend="cu", source="measured", sweep=l3.WAVES)
             row.time_s, row.grid, row.waves, row.shape = seconds, grid, grid / slots, [64 * grid, 5120]
+            row.samples_s = [seconds]
             row.ratio_to_baseline, row.device, row.load_balance = seconds / pair_s, "x", 1.1
             rows.append(row)
     return rows
 
 
 def test_grids_hold_whole_waves_the_step_past_each_and_the_case_s_own() -> None:
-    found = l3_waves.grids(SLOTS, [432])
+    found = l3.grids(SLOTS, [432])
     assert found == sorted(set(found))
     assert {165, 432, 660, 661, 1320, 1321, 1980, 1981, 2640} <= set(found)
     assert len(found) == 31 + 3 + 1
-    assert len(l3_waves.grids(SLOTS, [432], quick=True)) == 16 + 3 + 1
-    assert min(l3_waves.grids(3, [])) == 1
+    assert len(l3.grids(SLOTS, [432], quick=True)) == 16 + 3 + 1
+    assert min(l3.grids(3, [])) == 1
 
 
 @settings(max_examples=25, deadline=None)
 @given(a=st.floats(0, 2e-5), b=st.floats(2e-5, 4e-4), share=st.floats(0, 1))
 def test_the_fit_finds_the_sawtooth_that_made_the_times(a: float, b: float, share: float) -> None:
     c = share * b
-    found = l3_waves.points(sweep(lambda w: a + b * w + c * (math.ceil(w) - w)), "cu")
-    fit = l3_waves.fit(found)
+    found = waves.points(sweep(lambda w: a + b * w + c * (math.ceil(w) - w)), "cu")
+    fit = waves.fit(found)
     assert fit is not None
     assert (fit.a, fit.b, fit.c) == pytest.approx((a, b, c), rel=1e-6, abs=1e-12)
     assert fit.rms < 1e-9
-    ceil = l3_waves.fit(found, "ceil")
+    ceil = waves.fit(found, "ceil")
     assert ceil is not None and (ceil.rms < 1e-9) == (share > 1 - 1e-9)
 
 
 def test_too_few_points_are_not_fitted() -> None:
-    found = l3_waves.points(sweep(lambda w: 1e-4 * math.ceil(w)), "cu")
-    assert l3_waves.fit(found[:3]) is None
-    assert l3_waves.told(found[:2]) == []
-    assert l3_waves.parts(found, 433) is None
-    assert l3_waves.parts([p for p in found if p.waves < 1], 432) is None
+    found = waves.points(sweep(lambda w: 1e-4 * math.ceil(w)), "cu")
+    assert waves.fit(found[:3]) is None
+    assert waves.told(found[:2]) == []
+    assert waves.parts(found, 433) is None
+    assert waves.parts([p for p in found if p.waves < 1], 432) is None
 
 
 def test_the_parts_multiply_to_the_loss() -> None:
     """Whole waves 10 % slower than the pair, and each wave as long as a full one."""
     per_wave = 1.10 * 4e-9 * 64 * SLOTS
-    found = l3_waves.points(sweep(lambda w: per_wave * math.ceil(w)), "cu")
+    found = waves.points(sweep(lambda w: per_wave * math.ceil(w)), "cu")
     for grid in (432, round(1.5 * SLOTS)):
-        taken = l3_waves.parts(found, grid)
+        taken = waves.parts(found, grid)
         assert taken is not None
         w = grid / SLOTS
         assert taken.wave_part == pytest.approx(math.ceil(w) / w - 1)
         assert taken.latency_part == pytest.approx(0.10)
         assert taken.rest == pytest.approx(0.0, abs=1e-12)
         assert (1 + taken.wave_part) * (1 + taken.latency_part) == pytest.approx(1 + taken.loss)
-    whole = l3_waves.parts(found, SLOTS)
+    whole = waves.parts(found, SLOTS)
     assert whole is not None and whole.wave_part == 0.0 and whole.loss == pytest.approx(0.10)
 
 
@@ -209,7 +222,7 @@ def test_the_report_takes_the_loss_apart_beside_the_record() -> None:
     assert "recorded, estimated there" in text and "measured, cu" in text
     assert "opening a wave costs 100 % of a full one" in text
     assert "+28.2 %" in text and "+15 %" in text
-    judged = l3_report.judge(rows, 0)
+    judged = judge(rows, 0)
     assert judged[0].reason and "in the sweep waves cost" in judged[0].reason
     assert "measured, cu" in l3_report.readme([*rows, *judged])
     assert "--sweep measures" in "\n".join(l3_report.sections(arms(1.2), False))
@@ -220,7 +233,7 @@ def test_a_sweep_s_points_are_no_tables_of_their_own() -> None:
 
     rows = [*arms(1.2), *sweep(lambda w: 1e-4 * math.ceil(w))]
     head = provenance.collect(mode="measure", device="x", seed=0, kernels_sha256="0" * 64)
-    text = tables.document("L3", head, rows, True)
+    text = tables.document("L3", head, rows)
     assert "gate_up_14b" in text and "sweep_" not in text
 
 

@@ -6,16 +6,23 @@ import argparse
 import ctypes
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from probes import cli, l3, l3_arms, l3_geometries, l3_launch, l3_measure, points
+from probes import cli
 from probes.core.types import Resources, Shape, WrongResult
 from probes.device import tuning
 from probes.device.tuning import Geometry
+from probes.engine import arms as binding
+from probes.engine import run as engine
+from probes.engine import sweep
 from probes.engine.bench import Bench
+from probes.engine.probe import report
+from probes.gpu.timing import Arm
+from probes.l3 import arms as l3_arms
+from probes.l3 import plan
+from probes.l3 import table as l3
 from tests.host_gpu import TWO_SMS, HostGpu
 from tests.host_kernels import RING
 from tests.host_run import Commands, Ran
@@ -43,15 +50,16 @@ def test_form_c_alone_brings_its_baselines(l3_gpu: HostGpu, commands: Commands) 
     assert done.verdicts[0].ratio_to_baseline == pytest.approx(1.0, abs=1e-3)
 
 
-def made(bench: Bench, nf: int, id_: int = 5120) -> dict[str, Any]:  # internals
+def made(bench: Bench, nf: int, cols: int = 5120) -> dict[str, Arm]:
     """The ring variants' arms by name, over nf gate rows."""
-    args, case, stack = flags(), l3.Case("test", nf, id_), ExitStack()
-    kernels = l3_measure.load_kernels(bench, args)
-    d = l3_arms.data_of(bench, args, case, kernels, stack)
-    names = ["pair_ring", "form_c", "pair_ring_aa"]
-    arms, skipped = l3_arms.arms_of(bench, args, case, kernels, names, d, stack)
+    args, case, stack = flags(), l3.made("test", nf, cols), ExitStack()
+    kernels = engine.load("l3", bench, args)
+    arms = l3_arms.make(bench, args, kernels, stack)
+    variants = [v for v in l3.variants(args, case) if v.name in ("pair_ring", "form_c", "pair_ring_aa")]
+    material = arms.open(case, variants, stack)
+    bound, skipped = binding.bind("l3", plan, arms, material, bench, case, variants, kernels, args)
     assert not skipped
-    return {spec.variant: arm for spec, arm in arms}
+    return {spec.planned.variant.name: arm for spec, arm in bound}
 
 
 def test_every_arm_has_counters_of_its_own(l3_gpu: HostGpu, host_bench: Bench) -> None:
@@ -100,14 +108,13 @@ def test_sets_and_rows_give_the_right_bits(
     l3_on_fibers: HostGpu, host_bench: Bench, name: str, sets: int, rows: int
 ) -> None:
     """The C++ kernels themselves, launched as it is planned: 11 groups on four blocks."""
-    v, case, stack, bench = l3.variant(name), l3.Case("test", 352, 512), ExitStack(), host_bench
-    kernels = l3_measure.load_kernels(bench, flags())  # internals
-    d = l3_arms.data_of(bench, flags(), case, kernels, stack)
-    choice = Geometry(rows, 2, 2, True, sets)
-    planned = l3_launch.planned(v, case, choice, TWO_SMS)
+    v, case, stack, bench = l3.variant(name), l3.made("test", 352, 512), ExitStack(), host_bench
+    kernels = engine.load("l3", bench, flags())
+    arms = l3_arms.make(bench, flags(), kernels, stack)
+    planned = plan.ring(v, case, Geometry(rows, 2, 2, True, sets), TWO_SMS)
     assert planned.config.block == 32 * (sets + (1 if v.finisher else 2))
-    l3_arms.make_room(bench, kernels["cu"][v.reader], planned)
-    arm = l3_arms.arm_of(planned, name, kernels["cu"], d, stack)
+    planned = binding.fitted(bench, kernels["cu"][v.reader], planned, 0)
+    arm = arms.arm(arms.open(case, [v], stack), planned, name, "cu")
     for launch in arm.launches:
         arm.poison()
         launch.enqueue(bench.gpu.stream)
@@ -149,29 +156,28 @@ def again(done: Ran, device: str) -> str:
     """The report of the same rows, as if they came from another device and the real shape."""
     for row in done.rows:
         row.device, row.shape = device, [2 * 13824, 5120]
-    return "\n".join(cli.part("l3", "report").sections(done.rows, False))  # internals
+    return "\n".join(report("l3").sections(done.rows, False))
 
 
 def test_geometries_names_every_candidate_once_and_what_to_write(
-    small_l3: HostGpu, commands: Commands
+    small_l3: HostGpu, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = commands("l3", "--geometries")
     rows = done.rows
     rings = [r for r in rows if not r.variant.startswith("read_")]
-    want = {f"{v.name}@{c}" for v in l3_geometries.RINGS for c in l3_launch.candidates(v)}
+    want = {f"{v.name}@{c}" for v in l3.VARIANTS if v.ring for c in plan.candidates(v)}
     assert {r.variant for r in rings} == want and len(rings) == len(want)
     assert {r.backend for r in rows} == {"cu"}
-    assert {r.windows for r in rows if r.samples_s} == {points.WINDOWS}
+    assert {r.windows for r in rows if r.samples_s} == {sweep.WINDOWS}
     # 44 tickets at least: more than the stages of any grid on 2 SMs, so no two launches are the same
     assert [r.skipped for r in rings if r.skipped] == []
-    chosen = l3_geometries.chosen(rows, "gate_up_14b")  # internals
-    assert {k: str(c) for k, c in chosen.items()} == dict.fromkeys(("pair_ring", "form_c"), "4r4b4s-drawn")
-    text = tuning.dump_l3("gate_up_14b", chosen)
-    head = 'devices = ["x"]\nwhere = "a test"\n[l1]\n'
-    assert tuning.parse(head + text).l3 == {"gate_up_14b": chosen}
+    chosen = {name: {"ring": Geometry.parse("4r4b4s-drawn")} for name in ("pair_ring", "form_c")}
+    text = tuning.dump("l3", "gate_up_14b", chosen)
+    assert tuning.parse(f'devices = ["x"]\nwhere = "a test"\n{text}').rows == {"l3": {"gate_up_14b": chosen}}
     assert f"```toml\n{text}\n```" in done.report and "(no row)" in done.report
-    assert (done.code, done.verdicts) == (0, []) and points.is_sweep(rows)
-    held = [str(tuning.l3(f"nvidia-h200{part}", Shape(27648, 5120), "form_c")) for part in ("", "-48sm")]
+    assert (done.code, done.verdicts) == (0, []) and sweep.swept(rows)
+    monkeypatch.undo()  # the real shape, whose rows the H200's table holds
+    held = [str(plan.tuned(f"nvidia-h200{part}", Shape(27648, 5120), "form_c")) for part in ("", "-48sm")]
     section = again(done, "nvidia-h200")
     assert held[0] in section and "[l3.gate_up_14b]" in section
     section = again(done, "nvidia-h200-48sm")
@@ -183,7 +189,7 @@ def test_geometries_that_do_not_fit_say_why(
     small_l3: HostGpu, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """200 registers: one block of five warps fits, and not one of fourteen."""
-    monkeypatch.setattr(l3, "CASES", (l3.Case("gate_up_14b", 32, 5120),))
+    monkeypatch.setattr(l3, "CASES", (l3.made("gate_up_14b", 32, 5120),))
     rings_of_one_block(small_l3)
     rows = commands("l3", "--geometries", "--variant", "form_c").rows
     why = {r.variant: r.skipped for r in rows if r.skipped}
@@ -194,12 +200,12 @@ def test_geometries_that_do_not_fit_say_why(
 def test_geometries_of_one_variant(
     small_l3: HostGpu, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(l3, "CASES", (l3.Case("gate_up_14b", 96, 256),))
+    monkeypatch.setattr(l3, "CASES", (l3.made("gate_up_14b", 96, 256),))
     texts = (
         "16r1b0s-drawn", "16r1b6s-drawn", "16r1b0s-dealt", "16r1b3s-drawn", "16r1b3s-dealt", "16r2b3s-dealt",
         "12r1b0s-drawn",
     )  # fmt: skip
-    monkeypatch.setattr(l3_launch, "CANDIDATES", texts)
+    monkeypatch.setattr(plan, "CANDIDATES", texts)
     rows = commands("l3", "--geometries", "--variant", "form_c").rows
     # 12 tickets on two blocks: six stages hold all, and then none is drawn; 12 rows divide no group
     assert {r.variant: r.skipped for r in rows if "@" in r.variant} == {
@@ -236,5 +242,5 @@ def test_geometries_without_partitions_are_skipped_with_the_reason(
 ) -> None:
     small_l3.fail["resources"] = "CUDA_ERROR_NOT_SUPPORTED"
     done = commands("l3", "--geometries", "--sms", "1")
-    assert done.rows and all("cannot make SM partitions" in (r.skipped or "") for r in done.rows)
+    assert done.rows and all("cannot do that (SM partitions: " in (r.skipped or "") for r in done.rows)
     assert done.verdicts == []

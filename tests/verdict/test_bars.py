@@ -90,7 +90,9 @@ def test_bad_figures_are_refused(gain: float, low: float, high: float, floor: fl
 
 def test_gains_by_metric() -> None:
     assert bars_module.gain_of("time_saved", 0.8, 0.79, 0.82) == pytest.approx((0.2, 0.18, 0.21))
-    assert bars_module.gain_of("speedup", 0.8, 0.79, 0.82) == pytest.approx((0.25, 1 / 0.82 - 1, 1 / 0.79 - 1))
+    assert bars_module.gain_of("speedup", 0.8, 0.79, 0.82) == pytest.approx(
+        (0.25, 1 / 0.82 - 1, 1 / 0.79 - 1)
+    )
     with pytest.raises(BadInput, match=r"0\.7"):
         bars_module.gain_of("speedup", 0.7, 0.79, 0.82)
 

@@ -101,10 +101,10 @@ def test_an_interval_is_seeded_and_fast() -> None:
     r = 1 + np.random.default_rng(0).normal(0, 0.01, 16)
     assert intervals.interval(r, 4) == intervals.interval(r, 4)
     assert intervals.interval(r, 4) != intervals.interval(r, 5)
-    start = time.perf_counter()
+    start = time.process_time()
     for seed in range(5):
         intervals.interval(r, seed)
-    assert (time.perf_counter() - start) / 5 < 0.1
+    assert (time.process_time() - start) / 5 < 0.1
 
 
 @settings(max_examples=60, deadline=None)
@@ -173,7 +173,7 @@ def test_intervals_over_processes_cover(processes: int, between: float) -> None:
     covered = 0
     for seed in range(80):
         r = 1 + rng.normal(0, between, (processes, 1)) + rng.normal(0, SIGMA, (processes, 12))
-        found = intervals.interval_processes(list(r), seed, n=400)
+        found = intervals.interval(r, seed, n=400)
         covered += found.low <= 1 <= found.high
     assert covered >= 76
 
@@ -182,7 +182,7 @@ def test_processes_that_disagree_widen_the_interval() -> None:
     rng = np.random.default_rng(1)
     same = 0.9 + rng.normal(0, SIGMA, (4, 12))
     apart = same + np.array([[-0.02], [0.01], [0.02], [-0.01]])
-    a, b = (intervals.interval_processes(list(x), 0) for x in (same, apart))
+    a, b = (intervals.interval(x, 0) for x in (same, apart))
     assert b.high - b.low > 3 * (a.high - a.low)
     assert intervals.weighted_ratio(
         [(1, t := np.stack([same, same], -1), np.ones_like(t))], 0
@@ -191,7 +191,7 @@ def test_processes_that_disagree_widen_the_interval() -> None:
 
 def test_one_process_is_the_plain_interval() -> None:
     r = 1 + np.random.default_rng(0).normal(0, 0.01, 12)
-    assert intervals.interval_processes([r], 3) == intervals.interval(r, 3)
+    assert intervals.interval([r], 3) == intervals.interval(r, 3)
 
 
 def test_t_quantiles_equal_the_tables() -> None:

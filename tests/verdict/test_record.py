@@ -75,7 +75,7 @@ def test_l3_figures_agree() -> None:
 @pytest.mark.parametrize(
     ("probe", "case", "variant", "word"),
     [
-        ("l1", "ffn_down_14b", "dpl_pf", "GO"),
+        ("l1", "ffn_down_14b", "dpl", "GO"),
         ("l2", "decode13", "pdl_entry", "NO-GO"),
         ("l3", "gate_up_14b", "form_b", "NO-GO"),
     ],
@@ -85,20 +85,17 @@ def test_verdicts(probe: str, case: str, variant: str, word: str) -> None:
     assert found is not None and found.value == word
 
 
-def test_a_layout_answers_for_its_forms_and_for_no_others() -> None:
+def test_a_figure_answers_for_its_very_variant() -> None:
     rate = figure("l1", "ffn_down_14b", "dpl", "content_gbps")
     assert rate is not None and rate.value == 212.9
-    assert figure("l1", "ffn_down_14b", "dpl_loop", "content_gbps") is rate
-    assert figure("l1", "ffn_down_14b", "dpl_pf", "content_gbps") is rate
-    assert figure("l1", "ffn_down_14b", "dpl_pf3", "content_gbps") is None
-    assert figure("l1", "ffn_down_14b", "dpl_stream", "content_gbps") is None
+    assert figure("l1", "ffn_down_14b", "dpl_loop", "content_gbps") is None
     assert figure("l1", "ffn_down_14b", "gpl_loop", "content_gbps") is None
     assert {f.variant for f in figures("l3", "gate_up_14b", "form_b_staged")} == {"form_b_staged"}
     assert figures("l9") == ()
 
 
 def test_what_holds_for_all_cases_answers_for_each() -> None:
-    registers = figure("l1", "attn_v_14b", "dpl_loop", "registers")
+    registers = figure("l1", "attn_v_14b", "dpl", "registers")
     assert registers is not None and registers.value == 48
 
 
@@ -174,26 +171,26 @@ def serve(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str | None) -> No
     if text is not None:
         (folder / "resources.toml").write_text(text)
     monkeypatch.setattr(resources, "PATH", folder / "resources.toml")
-    resources._resources.cache_clear()
+    resources.recorded.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def _fresh() -> object:
     yield
-    resources._resources.cache_clear()
+    resources.recorded.cache_clear()
 
 
 def test_nothing_recorded_says_what_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     serve(monkeypatch, tmp_path, None)
-    for ask in (resources.load_resources, resources.resources_head):
+    for ask in (resources.recorded, resources.archs):
         with pytest.raises(Unavailable, match="python -m probes resources"):
             ask()
 
 
 def test_lookup_by_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     serve(monkeypatch, tmp_path, resources.dump_resources(ROWS, HEAD))
-    assert resources.load_resources()["cu", "l1_dpl_pf", "sm_90"] == Resources(48, 32, 40)
-    assert resources.resources_head().tool["nvcc"] == "13.0.88"
+    assert resources.recorded()[1]["cu", "l1_dpl_pf", "sm_90"] == Resources(48, 32, 40)
+    assert resources.recorded()[0].tool["nvcc"] == "13.0.88"
     assert resources.recorded_resources("numba", "l1_padded_loop", "sm_121").registers == 32
     with pytest.raises(Unavailable, match=r"l1_dpl_pf on sm_75: take a device of sm_90, or measure"):
         resources.recorded_resources("cu", "l1_dpl_pf", "sm_75")
@@ -203,8 +200,8 @@ def test_lookup_by_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 def test_the_committed_resources_if_any_can_be_read() -> None:
     try:
-        kernels = resources.load_resources()
+        kernels = resources.recorded()[1]
     except Unavailable as err:
         pytest.skip(str(err))
-    digests = resources.resources_head().sources_sha256
+    digests = resources.recorded()[0].sources_sha256
     assert {backend for backend, _, _ in kernels} == {name.split(".")[1] for name in digests}

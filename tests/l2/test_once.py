@@ -7,14 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probes import cli, l2, l2_chains, l2_limit, l2_report
-from probes.__main__ import rejudged
+from probes import cli
+from probes.commands.replay import rejudged
 from probes.core.types import BadInput
+from probes.engine import judge
+from probes.l2 import analysis, chains, report, table
 from probes.report.rows import Row
 from tests.host_gpu import HostGpu, Launched, Running
 from tests.host_run import Commands, cold
 
-DECODE = [s.name for s in l2_chains.decode_steps(1)]
+PROFILED = "profiled_"
+DECODE = [s.name for s in chains.decode_steps(1)]
 
 
 def once(commands: Commands, *argv: str) -> tuple[list[Row], list[Launched]]:
@@ -29,10 +32,10 @@ def once(commands: Commands, *argv: str) -> tuple[list[Row], list[Launched]]:
 
 def kernel_of(row: Row, ring: bool) -> str:
     """The compiled kernel that a row's name speaks of."""
-    name, _, kind = row.variant.removeprefix(l2.PROFILED).rpartition("_")
+    name, _, kind = row.variant.removeprefix(PROFILED).rpartition("_")
     if kind == "read":
         return "harness_read"
-    step = next((s for s in l2_chains.decode_steps(1) if s.name == name), None)
+    step = next((s for s in chains.decode_steps(1) if s.name == name), None)
     kernel = step.kernel if step else {"ffn_down": "q6k", "attn_v": "q6k"}.get(name, name)
     return f"l2_{kernel}{'_ring' if ring and kernel in ('q4k', 'q6k') else ''}_{kind}"
 
@@ -40,8 +43,8 @@ def kernel_of(row: Row, ring: bool) -> str:
 def test_every_kernel_is_launched_once_in_the_order_of_the_rows(
     small_l2: HostGpu, commands: Commands
 ) -> None:
-    rows, seen = once(commands, *(x for case in l2.CASES for x in ("--case", case)))
-    named = [kernel_of(r, r.case in l2.RING) for r in rows]
+    rows, seen = once(commands, *(x for case in table.CHAINS for x in ("--case", case)))
+    named = [kernel_of(r, r.case in table.RING) for r in rows]
     assert [x.kernel for x in seen] == ["harness_read" if n.endswith("read_large") else n for n in named]
     large = [r for r in rows if r.variant == "read_large"]
     assert [x.grid for x, r in zip(seen, rows, strict=True) if r not in large] == [
@@ -53,11 +56,11 @@ def test_every_kernel_is_launched_once_in_the_order_of_the_rows(
         "bandwidth24", "compute24", "decode13@9", "decode13@5", "ffn_down24", "attn_v24", "decode13_ring@9",
         "decode13_ring@5",
     ]  # fmt: skip
-    of = {g: [r.variant.removeprefix(l2.PROFILED) for r in rows if r.group == g] for g in groups}
+    of = {g: [r.variant.removeprefix(PROFILED) for r in rows if r.group == g] for g in groups}
     assert of["bandwidth24"] == ["read_large", "stream_plain", "stream_late", "stream_read"]
     assert of["compute24"] == ["compute_plain", "compute_late"]
     assert of["attn_v24"] == ["read_large", "attn_v_plain", "attn_v_late", "attn_v_read"]
-    late = [s.name for s in l2_chains.decode_steps(1) if s.kernel in l2_chains.LATE]
+    late = [s.name for s in chains.decode_steps(1) if s.kernel in chains.LATE]
     reads = ["qkv", "attention_split", "o", "gate_up", "down"]
     want = [f"{n}_{kind}" for kind, names in (("plain", DECODE), ("late", late)) for n in names]
     want = ["read_large", *want, *(f"{n}_read" for n in reads)]
@@ -83,22 +86,27 @@ def test_a_sweep_is_not_for_the_profiler(small_l2: HostGpu, commands: Commands) 
 
 
 def test_an_empty_kernel_has_nothing_to_count() -> None:
-    with pytest.raises(BadInput, match="empty ones do nothing"):  # internals
-        l2.cases(cli.parser("l2").parse_args(["--counters", "--case", "empty"]))
+    parse = cli.parser("l2").parse_args
+    with pytest.raises(BadInput, match="empty ones do nothing"):
+        table.check_flags(parse(["--counters", "--case", "empty"]))
     for argv in (["--counters"], ["--counters", "--case", "empty", "--case", "decode13"]):
-        assert l2.cases(cli.parser("l2").parse_args(argv))
+        table.check_flags(parse(argv))
+        assert "empty" in table.names(parse(argv)) and "empty" not in table.names(parse([*argv, "--once"]))
 
 
 def test_kernels_alone_change_no_verdict_and_no_readme(small_l2: HostGpu, commands: Commands) -> None:
     rows = cold(commands("l2", "--backend", "cu", "--case", "ffn_down24", "--windows", "8").rows)
-    alone = [r for r in once(commands, "--case", "ffn_down24")[0] if r.variant.startswith(l2.PROFILED)]
+    alone = [r for r in once(commands, "--case", "ffn_down24")[0] if r.variant.startswith(PROFILED)]
     for row in alone:
         row.dram_bytes_read, row.profiler_time_s = row.content_bytes, 1e-5
         row.profiler_dram_fraction, row.profiler_issue_fraction = 0.5, 0.1
     both = [Row.from_json(r.to_json()) for r in (*rows, *alone)]
-    verdicts = [r.to_json() for r in l2_report.judge(rows, 0)]  # internals
-    assert verdicts and [r.to_json() for r in l2_report.judge(both, 0)] == verdicts
+    verdicts, again = (
+        [r.to_json() for r in judge.judge(some, table.CONTESTS, analysis, 0)] for some in (rows, both)
+    )
+    assert verdicts and again == verdicts
     assert [r.to_json() for r in rejudged(both, ["l2"], 0, Path("l2.json"))] == verdicts
-    assert l2_report.readme(both) == l2_report.readme(rows)
-    before, after = (l2_report.sections(some, True) for some in (rows, both))
-    assert [s for s in after if s not in before] == l2_limit.kernels(both, "### ", True) != []
+    assert report.readme(both) == report.readme(rows)
+    before, after = (report.sections(some, True) for some in (rows, both))
+    (new,) = [s for s in after if s not in before]
+    assert report.ALONE in new and "ffn_down_late" in new and [s for s in after if s != new] == before

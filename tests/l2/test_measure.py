@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probes import l2, l2_report, sass
+from probes.engine import judge, machine_code
+from probes.l2 import analysis, report, table
 from probes.report.rows import Row
 from tests.fixtures import L2_FACTS
 from tests.host_gpu import HostGpu, Launched, Running
@@ -24,13 +25,18 @@ def measured(commands: Commands, *argv: str) -> Ran:
     return done
 
 
+def judged(rows: list[Row]) -> list[Row]:
+    """Verdicts over the table's contests."""
+    return judge.judge(rows, table.CONTESTS, analysis, 0)  # internals
+
+
 def early(x: Launched) -> float:
     """Where the attribute lets a launch start 3 us before its predecessor's end; a gap of 1 us elsewhere."""
     return -3e-6 if x.pdl else 1e-6
 
 
 def test_every_chain_and_arm_runs_checked_and_proven(small_l2: HostGpu, commands: Commands) -> None:
-    rows = measured(commands, *(x for case in l2.CASES for x in ("--case", case))).rows
+    rows = measured(commands, *(x for case in table.CHAINS for x in ("--case", case))).rows
     groups = list(dict.fromkeys(r.group for r in rows))
     assert groups == [
         "bandwidth24", "compute24", "decode13@9", "decode13@5", "ffn_down24", "attn_v24", "decode13_ring@9",
@@ -40,8 +46,8 @@ def test_every_chain_and_arm_runs_checked_and_proven(small_l2: HostGpu, commands
     for group in groups:
         mine = {r.variant: r for r in rows if r.group == group}
         case = group.partition("@")[0]
-        wanted = [a.name for a in l2.ARMS if l2.runs(a, case)]
-        assert [v for v in mine if v in {a.name for a in l2.ARMS}] == wanted
+        wanted = [a.name for a in table.ARMS if table.runs(a, case)]
+        assert [v for v in mine if v in {a.name for a in table.ARMS}] == wanted
         launches = 13 if "decode13" in group else 4
         late = mine["pdl_late_trigger"]
         assert late.bitwise is (None if group == "empty" else True)
@@ -50,10 +56,10 @@ def test_every_chain_and_arm_runs_checked_and_proven(small_l2: HostGpu, commands
         assert late.gain_per_interface_s == pytest.approx(0.1 * plain_s / launches, rel=0.01)
         notes = " ".join(late.notes)
         assert "3 replays equal to eager launches" in notes
-        assert "edges programmatic" in notes and l2.MISSING not in notes
+        assert "edges programmatic" in notes and not late.missing
         assert late.event_loop_time_s is None
-        if case in l2.RING:
-            assert wanted == [*l2.AA, *l2.JUDGED]
+        if case in table.RING:
+            assert wanted == [*table.AGAIN, *table.JUDGED]
             continue
         assert mine["pdl_late_off"].notes[-1].startswith("0 of ")
         assert mine["eager"].notes and not any("edges" in n for n in mine["eager"].notes)
@@ -63,25 +69,25 @@ def test_every_chain_and_arm_runs_checked_and_proven(small_l2: HostGpu, commands
 
 
 def test_verdicts_need_an_overlap_and_both_kv_lengths(small_l2: HostGpu, commands: Commands) -> None:
-    def judged(rows: list[Row]) -> dict[str, Row]:
-        return {r.variant: r for r in l2_report.judge(rows, 0)}  # internals
+    def by_arm(rows: list[Row]) -> dict[str, Row]:
+        return {r.variant: r for r in judged(rows)}
 
-    verdicts = judged(measured(commands, "--case", "decode13").rows)
-    assert [*verdicts] == list(l2.JUDGED)
+    verdicts = by_arm(measured(commands, "--case", "decode13").rows)
+    assert [*verdicts] == list(table.JUDGED)
     entry = verdicts["pdl_entry"]
     assert entry.verdict == "INCONCLUSIVE" and "no overlap seen" in (entry.reason or "")
     small_l2.gap = early  # now as a GPU would show it
     rows = measured(commands, "--case", "decode13").rows
-    entry = judged(rows)["pdl_entry"]
+    entry = by_arm(rows)["pdl_entry"]
     assert (entry.verdict, entry.recorded, entry.agrees) == ("GO", "NO-GO", False)
     assert "3.00 us before" in (entry.reason or "") and "PROBES_PDL=0" in (entry.reason or "")
-    assert l2_report.judge(rows, 0)[0].to_json() == l2_report.judge(rows, 0)[0].to_json()
+    assert judged(rows)[0].to_json() == judged(rows)[0].to_json()
     one = [r for r in rows if r.kv == 9]
-    assert {r.verdict for r in l2_report.judge(one, 0)} == {"INCONCLUSIVE"}
+    assert {r.verdict for r in judged(one)} == {"INCONCLUSIVE"}
     for markdown in (False, True):
-        text = "\n".join(l2_report.sections(rows, markdown))
+        text = "\n".join(report.sections(rows, markdown))
         assert "pdl_late_trigger +11." in text and "slower: none" in text
-    assert "+11." in l2_report.readme(rows)
+    assert "+11." in report.readme(rows)
 
 
 def test_a_missing_proof_keeps_an_arm_from_a_verdict(
@@ -91,7 +97,7 @@ def test_a_missing_proof_keeps_an_arm_from_a_verdict(
     argv = ("--case", "decode13", "--arm", "pdl_entry")
 
     def reason(done: Ran | None = None) -> str:
-        (row,) = l2_report.judge((done or measured(commands, *argv)).rows, 0)  # internals
+        (row,) = judged((done or measured(commands, *argv)).rows)
         return f"{row.verdict}: {row.reason}"
 
     assert reason().startswith("GO: ")
@@ -99,12 +105,12 @@ def test_a_missing_proof_keeps_an_arm_from_a_verdict(
     assert re.match(r"INCONCLUSIVE: .*1 edges of the graph are not programmatic", reason())
     small_l2.lost_edges = 0
     with monkeypatch.context() as own:
-        own.setattr(sass, "kernels", lambda probe, names, *rest: {n: [] for n in names})
+        own.setattr(machine_code, "kernels", lambda probe, names, *rest: {n: [] for n in names})
         assert re.match("INCONCLUSIVE: .*no wait in the SASS", reason())
     monkeypatch.setenv("PROBES_PDL", "0")
     done = measured(commands, *argv)
     assert {r.variant for r in done.rows if r.samples_s and r.case == "decode13"} == {
-        *l2.AA, "pdl_entry", "read_large",
+        *table.AGAIN, "pdl_entry", "read_large",
     }  # fmt: skip
     assert done.code == 3
     assert re.match("INCONCLUSIVE: .*PROBES_PDL=0", reason(done))
@@ -122,7 +128,7 @@ def test_a_wrong_kernel_is_caught_and_named(small_l2: HostGpu, commands: Command
 def test_the_sweep_yields_points_a_text_and_a_plot(
     small_l2: HostGpu, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(l2, "SWEEP_WAVES", (1.0, 1.5))
+    monkeypatch.setattr(table, "SWEEP_WAVES", (1.0, 1.5))
     done = measured(commands, "--case", "compute24", "--sweep")
     sweep = [r for r in done.rows if r.case.startswith("sweep_")]
     assert {r.case for r in sweep} == {
