@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import cache
@@ -34,6 +35,7 @@ from tests.numba_on_host import ring as numba_on_host
 POISON = 0xFFFFFFFF
 """Every word of an output before a run: as float32 a NaN, as uint32 no likely checksum."""
 
+DEADLINE_S = 60.0
 HOSTS = ("host-cu", "host-numba")
 GPUS = tuple(pytest.param(name, marks=pytest.mark.gpu) for name in ("gpu-cu", "gpu-numba"))
 
@@ -164,6 +166,15 @@ class HostNumba(Host):
         return sorted(ran)
 
 
+def wait(stream: Any, what: str) -> None:
+    """Until the stream is through. A kernel that hangs ends the session: nothing could run after it."""
+    done, end = stream.record(), time.monotonic() + DEADLINE_S
+    while not done.is_done:
+        if time.monotonic() > end:
+            pytest.exit(f"{what} hangs: not through in {DEADLINE_S:g} s", returncode=1)
+        time.sleep(1e-5)
+
+
 class Gpu:
     """Compiled kernels on GPU 0, of one language. All blocks run, in the GPU's own order."""
 
@@ -217,6 +228,7 @@ class Gpu:
                 for a in args
             ]  # fmt: skip
             Launch(loaded, LaunchConfig(grid, block, smem, pdl), tuple(own)).enqueue(self.bench.gpu.stream)
+            wait(self.bench.gpu.stream, kernel)
             for key, a in arrays.items():
                 if a.flags.writeable:
                     a[...] = device[key].download(a.dtype, a.size).reshape(a.shape)
@@ -286,7 +298,10 @@ def over(
 ) -> Any:
     """Parameters of a claim on each machine; of the GPU's those in `small` are for compute-sanitizer too."""
     few, out = list(small), []
-    for name, values in (("host-cu", cu), ("host-numba", numba), ("gpu-cu", gpu), ("gpu-numba", gpu)):
+    sides = {"host-cu": list(cu), "host-numba": list(numba), "gpu-cu": list(gpu)}
+    sides["gpu-numba"] = sides["gpu-cu"]
+    assert all(sides.values()), f"nothing for a machine: {sides}"
+    for name, values in sides.items():
         for v in values:
             marks = [pytest.mark.gpu, *([pytest.mark.small] if v in few else [])] if name[:3] == "gpu" else []
             own = v if isinstance(v, tuple) else (v,)

@@ -1,76 +1,136 @@
-"""The L3 kernels on a GPU: the oracle's bits in every output, replays, occupancy as predicted, partitions.
-
-The ring kernels' geometries have a file of their own: test_l3_ring.py.
-"""
+"""L3's arms on a GPU: graphs and replays, blocks that are held, load balance, partitions, whole commands."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from probes import cli, l3, l3_measure
+from probes import cli
 from probes.core.types import BadInput, Unavailable, WrongResult
-from probes.device.occupancy import occupancy
-from probes.engine.bench import BACKENDS
-from tests.kernels import backends
+from probes.device.tuning import Geometry
+from probes.engine import arms as binding
+from probes.engine import run
+from probes.engine.bench import Spec
+from probes.gpu import timing
+from probes.gpu.partition import granularity, partition
+from probes.gpu.timing import Arm
+from probes.l3 import plan, table
+from probes.l3.arms import FusionArms, GateUp
+from probes.report import store
+from tests.kernels.machines import loaded, wait
+from tests.kernels.test_l3_kernels import GEOMETRIES
 
 pytestmark = pytest.mark.gpu
 
-SIZES = [(nf, id_) for nf in (32, 64, 96, 1024) for id_ in (256, 512, 5120)]
-SIZES += [(64, 16640)]  # 260 units: some threads have two, and the staged form's further units are seen
-NAMES = [v.name for v in l3.VARIANTS]
-RINGS = [v for v in l3.VARIANTS if v.ring]
+SIZES = [
+    *(pytest.param(*size, marks=pytest.mark.small) for size in ((32, 256), (64, 16640))),
+    (96, 512),
+    (1024, 5120),
+]
+RINGS = [v for v in table.VARIANTS if v.ring]
+MODEL = Path(__file__).parents[1] / "data" / "minilm-q4k-64rows.gguf"
+
+
+@pytest.fixture(scope="module")
+def kernels(bench: Any) -> Any:
+    """L3's kernels by backend."""
+    return loaded(bench, "l3")
 
 
 def flags(*argv: str) -> Any:
     return cli.parser("l3").parse_args(argv)
 
 
-@pytest.fixture(scope="module")
-def kernels(bench: Any) -> dict[str, Any]:
-    """Kernels by backend."""
-    return backends.built(lambda backend: bench.kernels("l3", l3.KERNELS, backend))
+def opened(
+    bench: Any, mine: Any, nf: int, cols: int, stack: ExitStack, *argv: str
+) -> tuple[FusionArms, GateUp]:
+    """A matrix on the device, its sums held to the oracle."""
+    args, case = flags(*argv), table.made("test", nf, cols)
+    made = FusionArms(bench, args, mine)
+    return made, made.open(case, table.variants(args, case), stack)
 
 
-def of(kernels: dict[str, Any], backend: str) -> Any:
-    return {backend: backends.of(kernels, backend)}
-
-
-def arms(bench: Any, mine: Any, nf: int, id_: int, stack: ExitStack, *argv: str) -> Any:
-    args, case = flags(*argv), l3.Case("test", nf, id_)
-    d = l3_measure.data_of(bench, args, case, mine, stack)
-    found, skipped = l3_measure.arms_of(bench, args, case, mine, NAMES, d, stack)
+def arms_of(
+    bench: Any, mine: Any, nf: int, cols: int, stack: ExitStack, *argv: str
+) -> tuple[FusionArms, GateUp, list[tuple[Spec, Arm]]]:
+    """Every variant's arm; none is skipped but rings where there are none."""
+    made, d = opened(bench, mine, nf, cols, stack, *argv)
+    args = flags(*argv)
+    found = binding.bind("l3", plan, made, d, bench, d.case, table.variants(args, d.case), mine, args)
     old = bench.gpu.facts.compute_capability < (9, 0)
-    assert {r.variant for r in skipped} == ({v.name for v in RINGS} if old else set()), skipped
-    return found, d
+    rings = {v.name for v in RINGS} | {"pair_ring_aa"}
+    assert {r.variant for r in found.skipped} == (rings if old else set()), found.skipped
+    return made, d, found.arms
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("nf", "id_"), backends.sized(SIZES, [(32, 256), (64, 16640)]))
-def test_every_form_equals_the_oracle(
-    bench: Any, kernels: Any, few: None, backend: str, nf: int, id_: int
-) -> None:
-    """A poisoned launch, then a replay of every copy: q8 words and f32 intermediates to the bit."""
+def ring_arms(
+    bench: Any, mine: Any, nf: int, cols: int, stack: ExitStack, choices: Any = GEOMETRIES, rings: Any = RINGS
+) -> Iterator[tuple[Any, Arm]]:
+    """(plan, arm) of each ring variant in each geometry that fits, of one backend's kernels."""
+    made, d = opened(bench, mine, nf, cols, stack)
+    ((backend, own),) = mine.items()
+    for v in rings:
+        for choice in choices:
+            try:
+                planned = plan.ring(v, d.case, choice, bench.gpu.facts)
+                planned = binding.fitted(bench, own[v.reader], planned, 0)
+            except Unavailable:
+                continue  # so many rows do not fit so often, or so many sets in a block
+            yield planned, made.arm(d, planned, f"{v.name}@{choice} {d.case.shape} {backend}", backend)
+
+
+def build(bench: Any, arm: Arm) -> None:
+    """The arm's graphs, once its first launch is known to end."""
+    arm.launches[0].enqueue(bench.gpu.stream)
+    wait(bench.gpu.stream, arm.name)
+    arm.build(bench.gpu.stream)
+
+
+def again(arm: Arm) -> None:
+    for _ in range(3):
+        arm.recheck()
+    arm.close()
+
+
+def one(kernels: Any, backend: str) -> Any:
+    if backend not in kernels:
+        pytest.skip(f"no {backend} here")
+    return {backend: kernels[backend]}
+
+
+both = pytest.mark.parametrize("backend", ["cu", "numba"])
+
+
+def new_enough(bench: Any) -> None:
+    if bench.gpu.facts.compute_capability < (9, 0):
+        pytest.skip(f"bulk copies need sm_90, this GPU is {bench.gpu.facts.arch}")
+
+
+@pytest.mark.parametrize(("nf", "cols"), SIZES)
+def test_every_arm_replays_alike(bench: Any, kernels: Any, few: None, nf: int, cols: int) -> None:
+    """Only a GPU replays graphs: every copy, q8 words and f32 intermediates, an arm beside the others."""
     for seed in (0, 17):
         with ExitStack() as stack:
-            found, _ = arms(replace(bench, seed=seed), of(kernels, backend), nf, id_, stack)
+            _, _, found = arms_of(replace(bench, seed=seed), kernels, nf, cols, stack)
             for spec, arm in found:
-                arm.build(bench.gpu.stream)
-                nodes = 2 if l3.variant(spec.variant).finisher else 1
-                assert [g.nodes for g in arm.graphs] == [3 * nodes, 6 * nodes]
-                for _ in range(3):
-                    arm.recheck()
-                arm.close()
+                build(bench, arm)
+                v = spec.planned.variant
+                nodes = 2 if isinstance(v, table.Fusion) and v.finisher else 1
+                assert arm.graphs and [g.nodes for g in arm.graphs] == [3 * nodes, 6 * nodes]
+                again(arm)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@both
 def test_a_wrong_intermediate_is_seen(bench: Any, kernels: Any, few: None, backend: str) -> None:
+    """Only a GPU's kernels leave the intermediate that is looked at here."""
     with ExitStack() as stack:
-        found, _ = arms(bench, of(kernels, backend), 64, 256, stack)
+        _, _, found = arms_of(bench, one(kernels, backend), 64, 256, stack)
         _, pair = found[0]
         want = pair.also[0].want.copy()
         want[40] ^= 1
@@ -79,84 +139,148 @@ def test_a_wrong_intermediate_is_seen(bench: Any, kernels: Any, few: None, backe
             pair.build(bench.gpu.stream)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_occupancy_from_resources_alone_equals_the_drivers(bench: Any, kernels: Any, backend: str) -> None:
-    for kernel in of(kernels, backend)[backend].values():
-        for block, smem in ((256, 0), (256, 4096), (256, 20000), (128, 0)):
-            ours = occupancy(kernel.resources, block, smem, bench.gpu.facts).blocks_per_sm
-            assert ours == kernel.blocks_per_sm(block, smem), (kernel.name, block, smem)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
+@both
 def test_six_blocks_per_sm_are_held(bench: Any, few: None, backend: str) -> None:
-    """The record's geometry by launch bounds: the same bits, and six blocks of every reader."""
+    """Only a driver counts the blocks of an SM: six of every reader by launch bounds, and the same bits."""
     args = flags("--blocks-per-sm", "6", "--backend", backend)
     try:
-        mine = l3_measure.load_kernels(bench, args)
+        mine = run.load("l3", bench, args)
     except Unavailable as error:
         pytest.skip(str(error))
     with ExitStack() as stack:
-        found, _ = arms(bench, mine, 96, 5120, stack, "--blocks-per-sm", "6")
+        _, _, found = arms_of(bench, mine, 96, 5120, stack, "--blocks-per-sm", "6")
         for spec, arm in found:
-            if not l3.variant(spec.variant).ring:  # a persistent grid holds itself
-                assert spec.kernel.blocks_per_sm(l3.THREADS, spec.config.smem_bytes) == 6, spec.name
-            arm.build(bench.gpu.stream)
-            arm.recheck()
+            if not spec.planned.ring:  # a persistent grid holds itself
+                smem = spec.planned.config.smem_bytes
+                assert spec.kernel.blocks_per_sm(plan.THREADS, smem) == 6, spec.name
+            build(bench, arm)
+            again(arm)
+
+
+@both
+def test_a_traced_twin_is_as_the_timed_kernel(bench: Any, kernels: Any, few: None, backend: str) -> None:
+    """Only a GPU spreads blocks over SMs: same occupancy, and an even load with as many rows as slots."""
+    mine = one(kernels, backend)
+    per_sm = mine[backend]["l3_form_b"].blocks_per_sm(plan.THREADS)
+    with ExitStack() as stack:
+        made, d, found = arms_of(bench, mine, 32 * per_sm * bench.gpu.facts.sms, 256, stack)
+        for spec, _ in found:
+            v = spec.planned.variant
+            assert isinstance(v, table.Fusion)
+            if v.ring or v.role == "again":
+                continue
+            traced = mine[backend][v.traced]
+            assert traced.blocks_per_sm(plan.THREADS) == spec.kernel.blocks_per_sm(plan.THREADS)
+            proof = made.prove(d, spec.planned, spec)
+            assert proof.load_balance and proof.load_balance >= 1.0
+            assert not [n for n in proof.notes if "load balance seen" in n]
+
+
+# Rings
+
+
+@both
+@pytest.mark.parametrize(("nf", "cols"), [(96, 512), (13824, 5120)])
+def test_rings_replay_alike_in_every_geometry(
+    bench: Any, kernels: Any, few: None, backend: str, nf: int, cols: int
+) -> None:
+    """Only a GPU replays graphs: all copies, and what must be 0 at 0 again."""
+    new_enough(bench)
+    with ExitStack() as stack:
+        for _, arm in ring_arms(bench, one(kernels, backend), nf, cols, stack):
+            build(bench, arm)
+            again(arm)
+
+
+@both
+@pytest.mark.parametrize(
+    "text", ["8r1b2s4x-drawn", "16r2b2s4x-drawn", "16r1b0s-drawn", "8r2b2s2x-drawn", "4r3b0s-dealt"]
+)
+def test_a_thousand_replays_of_form_c_end_and_agree(
+    bench: Any, kernels: Any, few: None, backend: str, text: str
+) -> None:
+    """Only a GPU runs blocks at once that wait for each other, a thousand times."""
+    new_enough(bench)
+    choice, form_c = Geometry.parse(text), [table.variant("form_c")]
+    with ExitStack() as stack:
+        # no multiple of the blocks in groups, whatever the GPU
+        blocks = choice.blocks_per_sm * bench.gpu.facts.sms
+        nf = 32 * (blocks + blocks // 4 + 1)
+        ((_, arm),) = ring_arms(bench, one(kernels, backend), nf, 1024, stack, [choice], form_c)
+        build(bench, arm)
+        assert arm.graphs
+        for _ in range(10):
+            arm.poison()
+            for _ in range(10):  # few enough in flight that asking for more never blocks
+                for _ in range(10):
+                    arm.graphs[0].replay()
+                wait(bench.gpu.stream, f"form_c {text} {backend}")
+            arm.check(f"form_c {text} after a hundred replays")  # the counters too
+        arm.close()
+
+
+@both
+def test_every_ring_arm_is_right_beside_the_others(bench: Any, kernels: Any, few: None, backend: str) -> None:
+    """Only a GPU times arms: pair_ring, form_c and the A/A arm by turns, each with counters of its own."""
+    new_enough(bench)
+    with ExitStack() as stack:
+        _, _, every = arms_of(bench, one(kernels, backend), 4096, 5120, stack)
+        found = [arm for spec, arm in every if spec.planned.ring]
+        assert len(found) == 3
+        for arm in found:
+            build(bench, arm)
+        samples = timing.sample(bench.gpu.stream, found, 2, bench.clock(), 0)
+        assert all((samples[arm.name].time_s > 0).all() for arm in found)
+        for arm in found:
             arm.close()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_traced_twin_is_the_same_kernel(bench: Any, kernels: Any, few: None, backend: str) -> None:
-    """Same bits, same occupancy; with as many rows as slots the load is even."""
-    mine = of(kernels, backend)
-    per_sm = mine[backend]["l3_form_b"].blocks_per_sm(l3.THREADS)
-    nf = 32 * per_sm * bench.gpu.facts.sms
-    with ExitStack() as stack:
-        found, d = arms(bench, mine, nf, 256, stack)
-        for spec, _ in (x for x in found if not l3.variant(x[0].variant).ring):
-            traced = mine[backend][l3.variant(spec.variant).traced]
-            assert traced.blocks_per_sm(l3.THREADS) == spec.kernel.blocks_per_sm(l3.THREADS)
-            balance, note = l3_measure.load_balance(bench, flags(), spec, traced, d)
-            assert balance >= 1.0 and "load balance seen" not in note
+# Partitions
 
 
-@pytest.fixture
-def part(bench: Any, kernels: Any) -> Any:
-    from probes.gpu.partition import granularity, partition
-
+def part_of(bench: Any, sms: int, stack: ExitStack) -> Any:
+    """The bench on so many SMs; skips where the GPU has fewer, or no partitions."""
     bench.clock()
-    count = granularity(bench.gpu.facts) * 2
+    if bench.gpu.facts.sms < sms:
+        pytest.skip(f"this GPU has {bench.gpu.facts.sms} SMs, no {sms} of them")
     try:
-        with partition(bench.gpu, count) as gpu:
-            yield replace(bench, gpu=gpu)
+        return replace(bench, gpu=stack.enter_context(partition(bench.gpu, sms)))
     except Unavailable as error:
         pytest.skip(str(error))
 
 
-def test_a_partition_holds_its_blocks(part: Any, kernels: Any, few: None) -> None:
-    """Bits, a timed sample and the SMs that its blocks saw, inside a green context."""
-    from probes.gpu import timing
-
-    backend = next(b for b in BACKENDS if not isinstance(kernels[b], Unavailable))
-    sms = part.gpu.facts.sms
-    assert part.gpu.facts.slug.endswith(f"-{sms}sm")
+@both
+def test_the_rings_run_inside_48_sms(bench: Any, kernels: Any, few: None, backend: str) -> None:
+    """Only a GPU has SMs to part."""
+    new_enough(bench)
     with ExitStack() as stack:
-        found, d = arms(part, {backend: kernels[backend]}, 32 * 8 * sms, 256, stack)
+        part = part_of(bench, 48, stack)
+        for planned, arm in ring_arms(part, one(kernels, backend), 13824, 512, stack):
+            assert planned.config.grid <= 48 * 4
+            build(part, arm)
+            again(arm)
+
+
+def test_a_partition_holds_its_blocks(bench: Any, kernels: Any, few: None) -> None:
+    """Only a GPU has SMs to part: bits, a timed sample and the SMs that its blocks saw."""
+    sms, backend = granularity(bench.gpu.facts) * 2, next(iter(kernels))
+    with ExitStack() as stack:
+        part = part_of(bench, sms, stack)
+        assert part.gpu.facts.slug.endswith(f"-{sms}sm")
+        made, d, found = arms_of(part, one(kernels, backend), 32 * 8 * sms, 256, stack)
         for spec, arm in found:
-            arm.build(part.gpu.stream)
-            twin = l3.variant(spec.variant).traced
-            if twin:  # raises where more SMs were used
-                l3_measure.load_balance(part, flags(), spec, kernels[backend][twin], d)
-        names = [arm.name for _, arm in found]
-        samples = timing.sample(part.gpu.stream, [arm for _, arm in found], 2, part.clock(), 0)
-        assert all(np.isfinite(samples[n].time_s).all() and (samples[n].time_s > 0).all() for n in names)
-        for _, arm in found:
+            build(part, arm)
+            made.prove(d, spec.planned, spec)  # raises where more SMs were used
+        every = [arm for _, arm in found]
+        samples = timing.sample(part.gpu.stream, every, 2, part.clock(), 0)
+        times = [samples[arm.name].time_s for arm in every]
+        assert all(np.isfinite(t).all() and (t > 0).all() for t in times)
+        for arm in every:
             arm.close()
 
 
 def test_a_partition_that_cannot_be_is_refused(bench: Any) -> None:
-    from probes.gpu.partition import partition
-
+    """Only a GPU says which partitions it has."""
     for count in (bench.gpu.facts.sms + 8, 9):
         try:
             with pytest.raises(BadInput, match=f"--sms {count}"), partition(bench.gpu, count):
@@ -165,21 +289,33 @@ def test_a_partition_that_cannot_be_is_refused(bench: Any) -> None:
             pytest.skip(str(error))
 
 
-def test_a_models_own_q4k_tensors(bench: Any, tmp_path: Any) -> None:
-    """The whole probe on real weights, bitwise in both backends that work here."""
-    from pathlib import Path
+# Whole commands
 
-    from probes import cli, l3
-    from probes.report import store
 
+def test_a_models_own_q4k_tensors(tmp_path: Path) -> None:
+    """Only a GPU times a model's weights, bitwise in both backends that work there."""
     pytest.importorskip("gguf")
-    real = Path(__file__).parents[1] / "data" / "minilm-q4k-64rows.gguf"
-    name = "blk.0.ffn_down_q4.weight"
-    out = tmp_path / "l3.json"
-    argv = ["--gguf", str(real), "--tensors", name, name, "--windows", "2", "-q", "--json", str(out)]
-    assert l3.main(argv) in (0, 3)
+    name, out = "blk.0.ffn_down_q4.weight", tmp_path / "l3.json"
+    argv = ["--gguf", str(MODEL), "--tensors", name, name, "--windows", "2", "-q", "--json", str(out)]
+    assert cli.main("l3", argv) in (0, 3)
     _, rows = store.read_json(out)
     timed = [r for r in rows if r.samples_s]
     assert {"pair", "form_a", "form_b", "form_b_staged"} <= {r.variant for r in timed}
     assert all(r.bitwise for r in timed)
-    assert cli.probe("l3") is l3
+
+
+@pytest.mark.parametrize("part", [[], ["--sms", "48"]], ids=["whole", "48sm"])
+def test_geometries_are_measured_and_written(bench: Any, tmp_path: Path, part: list[str]) -> None:
+    """Only a GPU times geometries."""
+    new_enough(bench)
+    if bench.gpu.facts.sms < 48:
+        pytest.skip(f"this GPU has {bench.gpu.facts.sms} SMs, no 48 of them")
+    out = tmp_path / "geometries.json"
+    code = cli.main("l3", ["--geometries", *part, "-q", "--json", str(out)])
+    _, rows = store.read_json(out)
+    if all(r.skipped for r in rows):
+        pytest.skip(str(rows[0].skipped))
+    assert code == 0 and all(r.bitwise for r in rows if r.samples_s)
+    assert {r.of for r in rows if r.samples_s} >= {v.name for v in RINGS}
+    head = '[l3."gate_up_14b@48sm"]' if part else "[l3.gate_up_14b]"
+    assert head in out.with_suffix(".md").read_text()

@@ -16,13 +16,8 @@ from numpy.typing import NDArray
 
 from probes.core.types import Shape, Unavailable
 from probes.formats import checksum, packing, q4k, q6k, q8, swiglu
-from probes.formats.layouts import LAYOUTS, Layout, Piece
-from tests.host_calls import pointer
-
-MIRROR = Layout(
-    "mirror", "group", Piece(80, 128, 0), Piece(16, 64, 0), Piece(0, 16, 0), Piece(208, 2, 0), 210
-)
-"""A made-up fifth layout, the planes in another order: one row, and every twin serves it."""
+from probes.formats.layouts import LAYOUTS, Layout
+from tests.host_calls import MIRROR, pointer
 
 SHAPES = [Shape(3, 256), Shape(1, 512), Shape(5, 8960), Shape(2, 13824), Shape(2, 18944)]
 special = np.array(

@@ -1,4 +1,4 @@
-"""The protocol of Numba's ring, run as the Python it is on numba_on_host/ring.py: every row once, nobody hangs.
+"""The protocol of Numba's ring as the Python it is, on numba_on_host/ring.py: every row once, nobody hangs.
 
 What a consumer makes of a row is replaced by the row's first word for each unit, so that a row in the wrong
 place shows.
@@ -93,7 +93,7 @@ def test_sets_of_consumers_take_passes_by_turns(consumers: int, sets: int, rows:
 # The emulator itself
 
 
-def test_a_wait_that_nothing_ends_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_that_nothing_ends_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """A barrier that wants one arrival more than comes."""
     monkeypatch.setattr(ring_on_host, "PATIENCE_S", 0.2)
 

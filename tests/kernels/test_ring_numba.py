@@ -1,4 +1,4 @@
-"""Numba's ring kernels of L2 and L3 without a GPU: whole, as the Python they are, and their machine code."""
+"""Numba's ring kernels of L2 and L3 without a GPU: their protocol as Python, and their machine code."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from probes.l3_data import Wanted
 
-from probes import l3_data
+from probes.core import cubin
 from probes.core.types import Resources, Shape, Unavailable
 from probes.device import pipeline
+from probes.engine import machine_code
 from probes.formats import layer as decode_layer
 from probes.formats import q4k, q6k, q8, swiglu
 from probes.formats.layouts import layout
 from probes.formats.packing import pack
+from probes.l3.data import Wanted
 from tests.numba_on_host import ring as ring_on_host
 from tests.numba_on_host.emulator import GATE
 
@@ -36,14 +37,14 @@ def shuffled(grid: int, seed: int) -> list[int]:
 
 
 def form_c(
-    monkeypatch: pytest.MonkeyPatch, want: Wanted, w: NDArray[Any], x8: Any, nbe: int, rows: int, stages: int,
-    grid: int, drawn: bool, seed: int, weights: Any = None, sets: int = 1,
+    want: Wanted, w: NDArray[Any], x8: Any, nbe: int, rows: int, stages: int,
+    grid: int, drawn: bool, seed: int, weights: Any, sets: int = 1,
 ) -> None:  # fmt: skip
     """Two launches in a row, all blocks at once: every q8 word, and all that must be 0 again."""
-    from kernels_numba import l3_ring, q4k_held
+    from kernels_numba import l3_ring
 
     def make(ops: Any) -> Any:
-        return l3_ring._form_c(ops, (weights or q4k_held.rows)(ops))
+        return l3_ring._form_c(ops, weights(ops))
 
     nf = want.h.size
     words, counter = np.zeros(2 * nf, np.uint32), np.zeros(1, np.uint32)
@@ -51,8 +52,8 @@ def form_c(
         out = np.full(nf // 32 * 10 + 1, 0xFFFFFFFF, np.uint32)
         sizes = map(np.int32, (nbe, nf, rows, stages))
         ring_on_host.launch(
-            monkeypatch, make, (w, x8, out, words, counter if drawn else None, *sizes), grid,
-            32 * (sets + 2), stages * pipeline.stage_bytes(rows, nbe * STRIDE), [0], seed + again, cluster=grid,
+            make, (w, x8, out, words, counter if drawn else None, *sizes), grid, 32 * (sets + 2),
+            stages * pipeline.stage_bytes(rows, nbe * STRIDE), [0], seed + again, cluster=grid,
         )  # fmt: skip
         same(out[:-1], want.q8)
         assert out[-1] == 0xFFFFFFFF, "a word past the end was written"
@@ -69,7 +70,7 @@ def form_c(
     ],
 )  # fmt: skip
 def test_every_group_is_quantised_once_whoever_has_its_rows(
-    monkeypatch: pytest.MonkeyPatch, nf: int, rows: int, stages: int, grid: int, drawn: bool
+    nf: int, rows: int, stages: int, grid: int, drawn: bool
 ) -> None:
     """Every row is worth a 16th of its first word, so that a row in the wrong place shows."""
     w = np.zeros((2 * nf, STRIDE // 4), np.int32)
@@ -78,31 +79,12 @@ def test_every_group_is_quantised_once_whoever_has_its_rows(
     h = swiglu.swiglu(gu[:nf], gu[nf:])
     want = Wanted(gu=gu, h=h, q8=q8.quantise(h).view(np.uint32))
     form_c(
-        monkeypatch, want, w.view(np.uint8), None, 1, rows, stages, grid, drawn, seed=nf + rows,
+        want, w.view(np.uint8), None, 1, rows, stages, grid, drawn, seed=nf + rows,
         weights=ring_on_host.stand_in(32, 1, 2.0**-9), sets=1 + rows // 8 % 3,
     )  # fmt: skip
 
 
-# Whole kernels, their own arithmetic
-
-
-def test_l3_s_ring_kernels_equal_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row of eight units: the other lanes own none."""
-    from kernels_numba import l3_ring, q4k_held
-
-    def matmul_ring(ops: Any) -> Any:
-        return l3_ring._matmul_ring(ops, q4k_held.rows(ops))
-
-    raw, x8 = l3_data.random_gate_up(64, 512, 3), l3_data.random_x8(512, 4)
-    want, nbe = Wanted.of(l3_data.oracle(raw, x8)), 2
-    form_c(monkeypatch, want, raw, x8, nbe, 4, 2, 2, True, seed=5)
-    for rows, stages, grid, drawn in ((5, 2, 2, True), (16, 1, 3, False)):
-        gu, counter = np.full(129, np.nan, np.float32), np.zeros(1, np.uint32)
-        args = (raw, x8, gu, counter if drawn else None, *map(np.int32, (nbe, 128, rows, stages)))
-        smem = stages * pipeline.stage_bytes(rows, nbe * STRIDE)
-        ring_on_host.launch(monkeypatch, matmul_ring, args, grid, 64, smem, shuffled(grid, rows))
-        same(gu[:-1], want.gu)
-        assert np.isnan(gu[-1]) and counter[0] == 0
+# L2's hooks: what a block waits for, fetches and triggers
 
 
 class Gate:
@@ -125,7 +107,7 @@ class Gate:
     ("kind", "ahead", "fetched"), [("plain", 3, 0), ("late", 3, 3), ("late", 99, 4), ("entry", 0, 0)]
 )
 def test_l2_s_ring_kernels_equal_the_oracle_and_hand_on(
-    monkeypatch: pytest.MonkeyPatch, name: str, kind: str, ahead: int, fetched: int
+    name: str, kind: str, ahead: int, fetched: int
 ) -> None:
     """Rows, the successor's activations, what each block prefetched, its tail trigger; next8 may be null.
 
@@ -148,7 +130,7 @@ def test_l2_s_ring_kernels_equal_the_oracle_and_hand_on(
         out, gate = np.full(shape.od + 1, np.nan, np.float32), Gate()
         sizes = map(np.int32, (shape.nbe, stride, shape.od, rows, stages, ahead, 0))
         asked = ring_on_host.launch(
-            monkeypatch, make, (w, x8, following, out, *sizes, None), grid, 64,
+            make, (w, x8, following, out, *sizes, None), grid, 64,
             stages * pipeline.stage_bytes(rows, stride), shuffled(grid, ahead), gate=gate.of,
         )  # fmt: skip
         same(out[:-1], want)
@@ -170,17 +152,14 @@ BUDGET = {threads: 65536 // (2 * threads) // 8 * 8 for threads in (320, 448)}
 
 def compiled(module: str, names: list[str], arch: str) -> dict[str, tuple[list[str], Resources]]:
     """Opcodes and resources of some kernels; skips without the tools."""
-    import json
-
     from kernels_numba import compile as numba_compile
-    from probes import sass
 
     try:
         paths = numba_compile.compiled(module, names, arch)
         return {
             name: (
-                sass.opcodes(path)[name],
-                Resources(**json.loads((path.parent / "resources.json").read_text())),
+                machine_code.opcodes(path)[name],
+                cubin.kernels(path.read_bytes())[name].resources,
             )
             for name, path in paths.items()
         }
@@ -196,21 +175,20 @@ L3 = ["l3_matmul_ring", "l3_form_c"]
 @pytest.mark.parametrize("arch", ["sm_90", "sm_121"])
 @pytest.mark.parametrize(("module", "names"), [("l2", L2), ("l3", L3)])
 def test_ring_kernels_compile_to_bulk_copies_without_spills(module: str, names: list[str], arch: str) -> None:
-    from probes import sass
-
+    count = machine_code.count
     for name, (ops, resources) in compiled(module, names, arch).items():
         budget = BUDGET[320 if "q6k" in name else 448]
         assert resources.spill_bytes == 0 and resources.registers <= budget, name
         assert resources.smem_bytes == 0, f"{name}: shared memory is the ring's alone"
-        assert sass.count(ops, "UBLKCP") and sass.count(ops, "SYNCS") and not sass.count(ops, "STL"), name
+        assert count(ops, "UBLKCP") and count(ops, "SYNCS") and not count(ops, "STL"), name
         assert not [op for op in ops if op.startswith("LDG") and "CONSTANT" in op], f"{name}: read-only loads"
         kind = re.sub(r".*_", "", name) if module == "l2" else "plain"
-        assert sass.count(ops, sass.WAIT) == (0 if kind == "plain" else 1), name
+        assert count(ops, machine_code.WAIT) == (0 if kind == "plain" else 1), name
         # One place for the early trigger, one for the tail's.
-        assert sass.count(ops, sass.TRIGGER) == (0 if kind == "plain" else 2), name
-        assert sass.count(ops, sass.PREFETCH) == (1 if kind == "late" else 0), name
+        assert count(ops, machine_code.TRIGGER) == (0 if kind == "plain" else 2), name
+        assert count(ops, machine_code.PREFETCH) == (1 if kind == "late" else 0), name
         if kind == "entry":
-            assert sass.first(ops, sass.WAIT) < sass.first(ops, "UBLKCP"), name
+            assert machine_code.first(ops, machine_code.WAIT) < machine_code.first(ops, "UBLKCP"), name
 
 
 @pytest.mark.toolchain
