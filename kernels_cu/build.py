@@ -38,7 +38,7 @@ HOST_FLAGS = ("-O2", "-std=c++17", "-ffp-contract=off", "-fno-fast-math", "-shar
 def layouts_header(layouts: Iterable[Layout] = LAYOUTS) -> str:
     """The C++ view of the layouts' table: a struct of constants per row, and PROBES_LAYOUTS(X)."""
     rows = tuple(layouts)
-    lines = ["// Generated from probes/core/layouts.py.", "#pragma once", "namespace probes {"]
+    lines = ["// Generated from probes/formats/layouts.py.", "#pragma once", "namespace probes {"]
     for lay in rows:
         lines.append(f"struct {lay.name} {{")
         lines.append(f"    static constexpr bool group = {'true' if lay.order == 'group' else 'false'};")

@@ -1,1 +1,1 @@
-"""Floor 0: formats, oracle, layouts, device facts, statistics, verdicts, reports. Never imports CUDA."""
+"""Words that everybody may import: types, digests, the build cache, settings. No NumPy, no CUDA."""

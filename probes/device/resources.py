@@ -48,7 +48,7 @@ class ResourcesHead:
 
 @cache
 def recorded() -> tuple[ResourcesHead, dict[Key, Resources]]:
-    """Tools and source digests, and resources by (backend, kernel, arch). Unavailable where none is recorded."""
+    """Tools and source digests; resources by (backend, kernel, arch). Unavailable where none is recorded."""
     if not PATH.is_file():
         do = f"to compile the kernels and record them run `{RESOURCES_COMMAND}`"
         raise Unavailable(f"no recorded kernel resources; {do}")

@@ -149,7 +149,7 @@ WRITES = {
     "attention_combine": "attention", "quantise": "a8", "o": "o", "add": "middle", "rms_quantise_2": "m8",
     "gate_up": "gu", "swiglu_quantise": "f8", "down": "down", "add_2": "h",
 }  # fmt: skip
-"""What each launch of a decode layer writes, by its name in `core.decode.run_layer` (`out` is 'h' there)."""
+"""What each launch of a decode layer writes, by its name in `formats.layer.run_layer` (`out` is 'h')."""
 
 
 def layer_bytes(kv: int, layer: Layer = LAYER_14B) -> int:
@@ -293,7 +293,7 @@ def step_of(
 ) -> Step:
     """One launch; `buffers`: weights, activations, where they go on to, result. plain: in the plain graph.
 
-    Raises Unavailable with the reason for a SKIPPED row (see `core.ring.plan`).
+    Raises Unavailable with the reason for a SKIPPED row (see `device.pipeline.plan`).
     """
     od, nbe = m.shape.od, m.shape.nbe
     geometry = replace(choice.plain if plain and choice.plain else choice.ring, drawn=False)

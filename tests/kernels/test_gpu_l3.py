@@ -62,11 +62,13 @@ def arms_of(
     """Every variant's arm; none is skipped but rings where there are none."""
     made, d = opened(bench, mine, nf, cols, stack, *argv)
     args = flags(*argv)
-    found = binding.bind("l3", plan, made, d, bench, d.case, table.variants(args, d.case), mine, args)
+    bound, skipped = binding.bind(
+        "l3", plan, made, d, bench, d.case, table.variants(args, d.case), mine, args
+    )
     old = bench.gpu.facts.compute_capability < (9, 0)
     rings = {v.name for v in RINGS} | {"pair_ring_aa"}
-    assert {r.variant for r in found.skipped} == (rings if old else set()), found.skipped
-    return made, d, found.arms
+    assert {r.variant for r in skipped} == (rings if old else set()), skipped
+    return made, d, bound
 
 
 def ring_arms(
