@@ -21,7 +21,7 @@ from probes.formats import layer as decode_layer
 from probes.formats import q6k, q8
 from probes.formats.layouts import layout
 from probes.formats.packing import pack
-from probes.l2 import analysis, arms, chains, data, plan, report, table
+from probes.l2 import analysis, arms, chains, data, overlap, plan, report, table
 from probes.l2.chains import ChainRing
 from probes.l2.table import ChainCase
 from tests.fixtures import L2_FACTS, L2_LAUNCHES, L2_SHAPE
@@ -217,7 +217,7 @@ def test_a_wrong_plain_kernel_does_not_pass_as_expected(
     def change(x: Running) -> None:
         x.gpu.at(x.launch.args[2], np.float32, L2_SHAPE.od)[:] += 1
 
-    monkeypatch.setattr(arms, "ORACLE_ROWS", 16)
+    monkeypatch.setattr(overlap, "ORACLE_ROWS", 16)
     small_l2.wrong("l2_q6k_plain", change=change)
     done = measured(commands, "--case", "ffn_down24")
     assert done.code == 1 and "ffn_down launch 0, l2_q6k_plain" in done.err

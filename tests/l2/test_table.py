@@ -10,7 +10,7 @@ from probes import cli
 from probes.core.types import BadInput, LaunchConfig, Resources, Unavailable
 from probes.device import facts as profiles
 from probes.device.occupancy import beside, last_wave
-from probes.engine import machine_code, predict
+from probes.engine import machine_code, predict, processes
 from probes.l2 import chains, plan, report, table
 from probes.l2.table import ChainCase
 from probes.report.rows import Row
@@ -45,7 +45,7 @@ def test_cases_and_arms_follow_the_flags() -> None:
     chain = ChainCase(id="decode13", chain="decode13", kv=128)
     some = [a.name for a in table.variants(arguments("--arm", "pdl_late"), chain)]
     assert some == ["plain", "plain_aa", "plain_ab", "pdl_late"]
-    again = table.child_flags(arguments("--arm", "eager", "--kv", "5", "--sweep"))
+    again = processes.own_flags("l2", arguments("--arm", "eager", "--kv", "5", "--sweep"))
     assert vars(arguments(*again)) == vars(arguments("--arm", "eager", "--kv", "5", "--sweep"))
 
 
