@@ -167,7 +167,8 @@ def compiled(
             if progress:
                 progress(f"compiling Numba kernels of {module} for {arch} (once; cached)")
             try:
-                table.update(_kernels(module, layouts))
+                with _target(compute_capability(arch)):  # device functions are kept by target
+                    table.update(_kernels(module, layouts))
             except ImportError as error:
                 if (error.name or "").startswith(("kernels_numba", "probes")):
                     raise  # ours

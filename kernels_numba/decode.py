@@ -5,8 +5,10 @@ from types import SimpleNamespace
 from numba import float32, uint32
 
 from kernels_numba import swiglu
+from kernels_numba.ops import once
 
 
+@once
 def functions(ops: SimpleNamespace) -> SimpleNamespace:
     """rms_scale, rms_value, rotated, dot4, softmax_weight: for `gpu_ops()` or `cpu_ops()`."""
     jit, mul, add, sub, divide = ops.jit, ops.mul, ops.add, ops.sub, ops.divide

@@ -12,12 +12,14 @@ from typing import Any
 from numba import float32, int32, uint32
 
 from kernels_numba import q6k, ring
+from kernels_numba.ops import once
 from probes.formats.layouts import Layout
 
 MAGIC = 12582912.0  # 1.5 * 2^23: an integer below 2^22 added to its bits is the float MAGIC + integer
 MAGIC_BITS = 0x4B400000
 
 
+@once
 def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
     """hold(activation, owned), place(unit, nbe), group_of(pair), term(piece, held, group)."""
     jit, dp4a, mul, add, sub = ops.jit, ops.dp4a, ops.mul, ops.add, ops.sub
@@ -116,6 +118,7 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
     )  # fmt: skip
 
 
+@once
 def _shared_piece(ops: SimpleNamespace, grouped: bool) -> Any:  # piece(row address, place)
     asm = ring.statements()
     load16, load8, load2 = asm.load16, asm.load8, asm.load2
@@ -140,6 +143,7 @@ def _shared_piece(ops: SimpleNamespace, grouped: bool) -> Any:  # piece(row addr
     return group if grouped else gguf
 
 
+@once
 def rows(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
     """q6_K of one layout as a weight format of ring_rows.py."""
     unit, pinned = functions(ops, lay), ring.statements().pinned

@@ -17,6 +17,8 @@ from llvmlite import ir
 from numba import float32, float64, int32, int64, njit, types, uint32
 from numba.cuda.extending import intrinsic as gpu_intrinsic
 
+from kernels_numba import target
+
 __all__ = ["gpu_intrinsic"]  # others take it from here, because numba.cuda needs np.row_stack first
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
@@ -26,6 +28,27 @@ BYTES, HALVES, FLOATS, WORDS, LONGS = (
     types.CPointer(t) for t in (types.uint8, types.uint16, types.float32, types.uint32, types.uint64)
 )
 """Pointers: one 8-byte kernel parameter each, as in C++."""
+
+
+def once(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A maker of device functions, which gives the same ones for the same arguments and target.
+
+    Numba compiles a device function once per object: 146 of them for a ring kernel, 4 s, of which its sibling
+    needs 140 again. Host stand-ins are made anew each time, since what they stand on is another block's.
+    """
+    made: dict[Any, tuple[Any, Any]] = {}
+
+    @functools.wraps(make)
+    def give(ops: SimpleNamespace, *args: Any, **named: Any) -> Any:
+        if ops is not gpu_ops():
+            return make(ops, *args, **named)
+        # By identity, as namespaces have no hash; the entry keeps its arguments alive.
+        key = (target.capability, *(id(a) for a in args), *sorted((k, id(v)) for k, v in named.items()))
+        if key not in made:
+            made[key] = ((args, named), make(ops, *args, **named))
+        return made[key][1]
+
+    return give
 
 
 def _load_words(intrinsic: Callable[..., Any], words: int, align: int) -> Any:

@@ -7,9 +7,12 @@ from types import SimpleNamespace
 
 from numba import float32, int32, int64, uint32
 
+from kernels_numba.ops import once
+
 BLOCK = 144
 
 
+@once
 def functions(ops: SimpleNamespace) -> SimpleNamespace:
     """weights(row, unit); activations(x8, unit); term(weights, activations, unit) -> float32."""
     jit, load16, dp4a = ops.jit, ops.load16, ops.dp4a

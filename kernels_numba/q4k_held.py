@@ -16,6 +16,7 @@ from numba import float32, int32, njit, types, uint32
 from kernels_numba import held, q4k, ring
 from kernels_numba import ops as _ops
 from kernels_numba.ops import gpu_intrinsic as intrinsic
+from kernels_numba.ops import once
 
 EXPONENT, TWO_23 = 0x4B000000, 8388608.0  # the float 2^23's bits; a byte put in them is 2^23 + byte
 
@@ -76,6 +77,7 @@ def cpu_extras() -> SimpleNamespace:  # the same for njit
     return SimpleNamespace(permuted=permuted, bits=tuple(byte(k) for k in range(4)), upper_half=upper_half)
 
 
+@once
 def functions(ops: SimpleNamespace) -> SimpleNamespace:
     """activation, hold, place, group_of and term: see ring_rows.py."""
     on_gpu = ops is _ops.gpu_ops()
@@ -154,6 +156,7 @@ def functions(ops: SimpleNamespace) -> SimpleNamespace:
     )
 
 
+@once
 def rows(ops: SimpleNamespace) -> SimpleNamespace:
     """q4_K as stored, 144 bytes a super-block, as a weight format of ring_rows.py."""
     unit, asm = functions(ops), ring.statements()

@@ -11,11 +11,13 @@ from typing import Any
 
 from numba import float32, int32, int64, uint32
 
+from kernels_numba.ops import once
 from probes.formats.layouts import Layout
 
 PAD40 = 40
 
 
+@once
 def _activation(ops: SimpleNamespace) -> Any:
     load8 = ops.load8
 
@@ -32,6 +34,7 @@ def _activation(ops: SimpleNamespace) -> Any:
     return activation
 
 
+@once
 def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
     """load(row, x8, unit, nbe) -> unit; term(unit, u) -> float32; checksum(unit) -> uint32."""
     jit, load16, load8, load2, dp4a = ops.jit, ops.load16, ops.load8, ops.load2, ops.dp4a

@@ -8,9 +8,10 @@ from numba import float32, int32, types, uint32
 
 from kernels_numba import target
 from kernels_numba.ops import gpu_intrinsic as intrinsic
-from kernels_numba.ops import gpu_ops
+from kernels_numba.ops import gpu_ops, once
 
 
+@once
 def functions(ops: SimpleNamespace) -> SimpleNamespace:
     """scale(top), inverse(d) and value(x, inverse). top: the bits of the block's largest |value|."""
     jit, mul, divide = ops.jit, ops.mul, ops.divide
@@ -53,6 +54,7 @@ def _reduction(operation: str) -> Any:  # of a warp's int32; one instruction fro
     return intrinsic(lambda typingctx, word: (types.int32(types.int32), codegen))
 
 
+@once
 def _reductions(ops: SimpleNamespace) -> SimpleNamespace:
     if ops is gpu_ops():
         return SimpleNamespace(largest=_reduction("max"), total=_reduction("add"))
@@ -71,6 +73,7 @@ def _reductions(ops: SimpleNamespace) -> SimpleNamespace:
     return SimpleNamespace(largest=largest, total=total)
 
 
+@once
 def warp_store(ops: SimpleNamespace) -> Any:
     """store(x, out, first): a warp makes a block, lane k from value k; ten words from out[first]."""
     from numba import cuda

@@ -11,6 +11,7 @@ from typing import Any
 from numba import float32, int32, uint32
 
 from kernels_numba import ring, ring_rows
+from kernels_numba.ops import once
 from kernels_numba.ring_rows import COUNT, EMPTY, FULL, SLOT, SUMMED, TOLD
 
 THREADS, VIRTUAL_WARPS, SUM_BYTES = 256, 8, 32
@@ -21,6 +22,7 @@ def kernel(function: Any, rows: SimpleNamespace) -> Any:  # marked for compile.p
     return function
 
 
+@once
 def ring_of(ops: SimpleNamespace) -> Any:
     """ring_of(stages, rows, stride, units) -> the ring; as probes/device/pipeline.py's stage_bytes counts."""
     memory = ring.statements().memory
@@ -36,6 +38,7 @@ def ring_of(ops: SimpleNamespace) -> Any:
     return of
 
 
+@once
 def places(ops: SimpleNamespace) -> SimpleNamespace:
     """start(ring) -> the first place; go_on(ring, place) -> the next; after(ring, slot): see ring.cuh."""
 
@@ -61,6 +64,7 @@ def places(ops: SimpleNamespace) -> SimpleNamespace:
     return SimpleNamespace(start=start, go_on=go_on, after=after)
 
 
+@once
 def preparer(ops: SimpleNamespace) -> SimpleNamespace:
     """make(ring, lane, warps, others, arrivals) by the producer warp, await_them(warps) by every other warp.
 
@@ -92,6 +96,7 @@ def preparer(ops: SimpleNamespace) -> SimpleNamespace:
     return SimpleNamespace(make=make, await_them=await_them)
 
 
+@once
 def _turns(ops: SimpleNamespace) -> Any:
     @ops.jit
     def go_on(turn, step, sets):  # this consumer group's first pass of the next tile: see ring.cuh's Consumer
@@ -138,6 +143,7 @@ def _rests(r_passes: dict[int, Any], ops: SimpleNamespace, most: int, half: bool
     return {4: rest4, 2: rest2, 1: rest1}[most]
 
 
+@once
 def consumer(
     ops: SimpleNamespace, rows: SimpleNamespace, steps: Any, passes: dict[int, Any], most: int,
     half: bool = False,
@@ -185,6 +191,7 @@ def consumer(
     return consume
 
 
+@once
 def any_consumer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
     """consume(ring, given, x8, me, nbe): a warp that loads activations anew: registers hold too few units."""
     asm, place = ring.statements(), places(ops)
@@ -228,6 +235,7 @@ def any_consumer(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
     return consume
 
 
+@once
 def summer(ops: SimpleNamespace, rows: SimpleNamespace) -> SimpleNamespace:
     """me_of(ring, thread, warps, others, nbe), first_of(x8, me, nbe) and consume(ring, first, x8, me, nbe).
 

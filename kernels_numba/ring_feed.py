@@ -24,9 +24,11 @@ from typing import Any
 from numba import float32, int32, int64, uint32
 
 from kernels_numba import ring, ring_block
+from kernels_numba.ops import once
 from kernels_numba.ring_rows import COUNT, EMPTY, FIRST, FULL, SLOT, SUMMED
 
 
+@once
 def row_job(ops: SimpleNamespace) -> SimpleNamespace:
     """j = (weights, out, od): a ticket is the ring's rows of `od`, by bulk copies; each sum is stored."""
     asm, total_of = ring.statements(), totals(ops)
@@ -76,6 +78,7 @@ def row_job(ops: SimpleNamespace) -> SimpleNamespace:
     )  # fmt: skip
 
 
+@once
 def copied_row_job(ops: SimpleNamespace) -> SimpleNamespace:
     """The same by copies of 16 bytes, the producer warp's lanes by turns: ring_feed.cuh's CopiedRows."""
     plain, asm = row_job(ops), ring.statements()
@@ -100,6 +103,7 @@ def copied_row_job(ops: SimpleNamespace) -> SimpleNamespace:
     return SimpleNamespace(**{**vars(plain), "arrivals": 64, "copy": copy, "arrive": arrive})
 
 
+@once
 def no_hooks(ops: SimpleNamespace) -> SimpleNamespace:  # h is of no use
     @ops.jit
     def ahead(h):  # nothing is fetched ahead
@@ -112,6 +116,7 @@ def no_hooks(ops: SimpleNamespace) -> SimpleNamespace:  # h is of no use
     return SimpleNamespace(ahead=ahead, before_activations=nothing, all_asked=nothing)
 
 
+@once
 def totals(ops: SimpleNamespace) -> Any:
     """total(ring, sums, row): a row's warp sums, one after another; those without a unit are not added."""
     load_floats, add = ring.statements().load_floats, ops.add
@@ -135,6 +140,7 @@ def totals(ops: SimpleNamespace) -> Any:
     return total
 
 
+@once
 def tickets(ops: SimpleNamespace, job: SimpleNamespace) -> SimpleNamespace:
     """fill_of(ring, ticket, every, j); drawn(ring, base, next, every, j); draw(counter, last, lane, next).
 
@@ -162,6 +168,7 @@ def tickets(ops: SimpleNamespace, job: SimpleNamespace) -> SimpleNamespace:
     return SimpleNamespace(fill_of=fill_of, drawn=drawn, draw=draw)
 
 
+@once
 def feeder(ops: SimpleNamespace, job: SimpleNamespace, hooks: SimpleNamespace) -> Any:
     """feed(ring, counter, j, h): the producer warp fills stages, adds warp sums and finishes rows."""
     from numba import cuda
@@ -236,6 +243,7 @@ def feeder(ops: SimpleNamespace, job: SimpleNamespace, hooks: SimpleNamespace) -
     return feed
 
 
+@once
 def form(ops: SimpleNamespace, rows: SimpleNamespace, job: SimpleNamespace, hooks: SimpleNamespace) -> Any:
     """run(ring, x8, nbe, counter, j, h): all that a block does whose producer warp finishes."""
     from numba import cuda

@@ -9,6 +9,7 @@ from typing import Any
 from numba import float32, int32, int64, uint32
 
 from kernels_numba import q8, ring, ring_block, ring_feed, swiglu
+from kernels_numba.ops import once
 from kernels_numba.ring_rows import COUNT, FIRST, FULL, SUMMED, TOLD
 
 GROUP, GROUP_WORDS = 32, 10
@@ -16,6 +17,7 @@ LAST, UP = 1 << 30, 1 << 29  # what a tile's first row tells besides the first p
 PAIR = UP - 1
 
 
+@once
 def gated_job(ops: SimpleNamespace) -> SimpleNamespace:
     """The job of ring_feed.py; the finisher takes its sums."""
     asm, advance = ring.statements(), ops.advance
@@ -75,6 +77,7 @@ def gated_job(ops: SimpleNamespace) -> SimpleNamespace:
     )  # fmt: skip
 
 
+@once
 def _finisher(ops: SimpleNamespace) -> Any:  # the warp that takes the sums, and lets a slot be summed again
     from numba import cuda
 
@@ -133,6 +136,7 @@ def _finisher(ops: SimpleNamespace) -> Any:  # the warp that takes the sums, and
     return complete
 
 
+@once
 def form(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
     """run(ring, x8, nbe, counter, j): a block; its last warp finishes, the one before is the producer."""
     from numba import cuda

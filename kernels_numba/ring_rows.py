@@ -16,12 +16,14 @@ from typing import Any
 from numba import int32, uint32
 
 from kernels_numba import ring
+from kernels_numba.ops import once
 
 THREADS = 256
 TOLD, FULL, EMPTY, SUMMED, FIRST, COUNT, SLOT = 0, 8, 16, 24, 32, 36, 40
 """A slot's four barriers and two words by offset, and its size in bytes. SUMMED: partials are ready."""
 
 
+@once
 def butterflies(ops: SimpleNamespace, width: int = 32) -> SimpleNamespace:
     """one(a, lane), two(a, b, lane), four(a, b, c, d, lane): a virtual warp's sums of so many rows at once.
 
@@ -66,6 +68,7 @@ def butterflies(ops: SimpleNamespace, width: int = 32) -> SimpleNamespace:
     return SimpleNamespace(one=one, two=two, four=four)
 
 
+@once
 def units_of(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
     """unit(thread, k, nbe): a thread's k-th, or the one of its place in the first block if it owns none."""
     units = rows.units
@@ -78,6 +81,7 @@ def units_of(ops: SimpleNamespace, rows: SimpleNamespace) -> Any:
     return unit
 
 
+@once
 def held_steps(ops: SimpleNamespace, rows: SimpleNamespace) -> dict[int, Any]:
     """K -> function (first one's activations, x8, thread, nbe) -> (held, place) * K of a thread's units."""
     hold, activation, place, pin, units = rows.hold, rows.activation, rows.place, rows.pin, rows.units
@@ -109,6 +113,7 @@ def held_steps(ops: SimpleNamespace, rows: SimpleNamespace) -> dict[int, Any]:
     return {1: one, 2: two, 3: three}
 
 
+@once
 def row_sums(ops: SimpleNamespace, rows: SimpleNamespace) -> dict[int, SimpleNamespace]:
     """K -> of(row, steps, group), a thread's K terms of one row, and last_of(row, steps, group, slot, last).
 
@@ -156,6 +161,7 @@ def row_sums(ops: SimpleNamespace, rows: SimpleNamespace) -> dict[int, SimpleNam
     }
 
 
+@once
 def passes(ops: SimpleNamespace, row_sum: SimpleNamespace) -> dict[int, Any]:
     """P -> function (row, stride, steps, group, lane, sums, slot, last): P rows of a stage.
 
@@ -190,6 +196,7 @@ def passes(ops: SimpleNamespace, row_sum: SimpleNamespace) -> dict[int, Any]:
     return {1: one, 2: two, 4: four}
 
 
+@once
 def half_passes(ops: SimpleNamespace, row_sum: SimpleNamespace) -> dict[int, Any]:
     """The same of 2 P rows, where 16 lanes at most own a unit: lanes 16 to 31 sum P rows further on.
 

@@ -4,9 +4,11 @@ from types import SimpleNamespace
 
 from numba import float32, int32, uint32
 
+from kernels_numba.ops import once
 from probes.formats.swiglu import EXP
 
 
+@once
 def functions(ops: SimpleNamespace) -> SimpleNamespace:
     """exp(x), silu(g) and swiglu(g, u), float32 each, for the GPU (`gpu_ops()`) or the CPU (`cpu_ops()`)."""
     jit, mul, add, sub, divide = ops.jit, ops.mul, ops.add, ops.sub, ops.divide
