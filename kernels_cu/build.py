@@ -172,16 +172,27 @@ def _compile(
             (scratch / name).write_text(text)
         kept = scratch / "kept"
         kept.mkdir()
-        run = subprocess.run(
-            [*command, *flags, f"-I{scratch}", f"-I{HERE}", str(HERE / source), "-o", str(scratch / product)]
-            + (["-keep", "-keep-dir", str(kept)] if source.endswith(".cu") else []),
-            capture_output=True,
-            text=True,
-            env={**os.environ, "TMPDIR": str(kept)},
-        )
+        what = f"{Path(command[0]).name} could not build {source}"
+        argv = [
+            *command,
+            *flags,
+            f"-I{scratch}",
+            f"-I{HERE}",
+            str(HERE / source),
+            "-o",
+            str(scratch / product),
+        ]
+        argv += ["-keep", "-keep-dir", str(kept)] if source.endswith(".cu") else []
+        try:
+            run = subprocess.run(
+                argv, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(kept)}
+            )
+        except OSError as error:  # not the build folder's fault
+            raise Unavailable(f"{what}: it does not start ({error.strerror})") from error
+        if run.returncode < 0:
+            raise Unavailable(f"{what}: it was stopped by signal {-run.returncode}")
         if run.returncode or not (scratch / product).exists():
-            said = first_error(run.stderr + run.stdout)
-            raise Unavailable(f"{Path(command[0]).name} could not build {source}: {said}")
+            raise Unavailable(f"{what}: {first_error(run.stderr + run.stdout)}")
         for code in kept.glob("*.cubin"):
             if not code.stem.endswith("_dlink"):  # the device linker's holds no kernels
                 code.rename((scratch / product).with_suffix(".cubin"))

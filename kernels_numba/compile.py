@@ -75,7 +75,8 @@ def _no_library() -> tuple[type[Exception], ...]:
 @cache
 def inputs(module: str) -> str:
     """SHA-256 of all that this repository decides about a module's kernels: what they use, how compiled."""
-    return digest(python_closure(f"kernels_numba.{module}", "kernels", [Path(__file__).parents[1]]), ABI)
+    own = [Path(__file__).parents[1] / name for name in ("probes", "kernels_numba", "kernels_cu")]
+    return digest(python_closure(f"kernels_numba.{module}", "kernels", own), ABI)
 
 
 @contextmanager
@@ -118,8 +119,8 @@ def _one(name: str, function: Any, signature: Any, arch: str, min_blocks: int) -
 
 
 def _by_layout(module: str) -> bool:
-    """Whether a module holds each kernel in every layout of the table."""
-    return module.partition("_")[0] == "l1"
+    """Whether a module holds each kernel in every layout of the table: its `kernels` takes them."""
+    return "def kernels()" not in Path(__file__).with_name(f"{module}.py").read_text()  # loads no Numba
 
 
 def _kernels(module: str, layouts: tuple[Layout, ...]) -> dict[str, tuple[Any, Any]]:

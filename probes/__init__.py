@@ -10,16 +10,17 @@ arms, analysis, report. What happens when is in `engine.run`; `engine.probe` sta
 Three walks, room by room:
 
     a weight from file to verdict
-        formats.gguf (bytes, checked) -> l1.data (packed; what must come out by formats.q6k)
-        -> l1.arms (copies on the device) -> gpu.timing (checked, timed, checked)
-        -> engine.bench (a row) -> engine.judge -> verdict.bars
+        formats.gguf (bytes, checked) -> l1.data (packed by formats.packing; what must come out: formats.q6k)
+        -> l1.arms (copies on the device) -> engine.bench, which has gpu.timing check, time and check again
+        -> a row -> engine.judge -> verdict.bars
     an arm from table to launch
-        l1.table (a variant) -> l1.plan with device.facts and device.tuning (its launch)
-        -> engine.arms (does it fit here?) -> l1.arms (bound to buffers) -> gpu.kernels (launched)
+        l1.table (a variant) -> engine.arms, which asks l1.plan (device.tuning, device.pipeline: its launch),
+        whether that fits here, and l1.arms (bound to buffers; kernels by engine.compiling) -> gpu.graph
+        -> gpu.kernels (launched)
     samples to a verdict
-        gpu.timing (slope of n and 2n nodes) -> engine.bench (a row) -> engine.judge (pairs, the A/A floor)
-        -> verdict.intervals -> verdict.bars -> report.tables
+        gpu.timing (slope of n and 2n nodes) -> engine.bench (a row) -> engine.judge, which asks l1.analysis
+        what makes a pair and what blocks it -> verdict.intervals -> verdict.bars -> report.tables
 
 Floors, lowest first: core, formats, device, verdict, report, gpu and the kernel packages, engine, cli, the
-probes, commands. Imports point down only.
+probes, commands. Imports point down only; engine.probe alone finds the probes, by name.
 """

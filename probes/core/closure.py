@@ -40,7 +40,8 @@ class _Module:
 def python_closure(entry: str, name: str, roots: Sequence[Path]) -> str:
     """The text of `name` of the module `entry` ('kernels_numba.l1') and of everything that it uses.
 
-    roots: folders that packages lie in; what lies in none of them counts by its dotted name alone.
+    roots: the packages' own folders; what lies in none of them counts by its dotted name alone, also where
+    it was installed beside them.
     BadInput where a file cannot be read or parsed, or `entry` has no such name.
     """
     return _Closure(tuple(roots), entry.partition(".")[0]).of(entry, name)
@@ -90,7 +91,8 @@ class _Closure:
         return f"use:{self.met.setdefault((where, what), len(self.met))};"
 
     def module(self, name: str) -> _Module | None:
-        paths = (root.joinpath(*name.split(".")) for root in self.roots)
+        first, *rest = name.split(".")
+        paths = (root.joinpath(*rest) for root in self.roots if root.name == first)
         for file in (f for path in paths for f in (path.with_suffix(".py"), path / "__init__.py")):
             if file.is_file():
                 stat = file.stat()

@@ -122,6 +122,7 @@ def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], No
                 machine_code.explain(name, facts.arch, file.rows, args.blocks_per_sm or 0)
             every, contests = [*file.rows, *added], probe.table(name).CONTESTS
             file.add(*added, *judge.judge(every, contests, probe.analysis(name), args.seed))
+            head.environment = list(gpu.environment)  # a partition may have added to it
             head.neighbours += [n for n in live.neighbours(args.device, True) if n not in head.neighbours]
     if args.record:
         store.write_json(path, head, file.rows)

@@ -17,7 +17,6 @@ from probes.formats import kquant
 from probes.formats.q8 import F32, U8
 
 BLOCK = 144  # bytes of one super-block of 256 values
-CHUNK = 64  # values in one unit of q4_K: two sub-blocks, two q8 blocks
 SUB = 32  # values that share one scale and one minimum
 FORM = kquant.Format("q4_K", BLOCK, SUB, {"d": 0, "dmin": 2})
 

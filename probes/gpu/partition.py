@@ -64,10 +64,10 @@ def partition(gpu: Gpu, count: int) -> Iterator[Gpu]:
     context = _made("a green context", lambda: gpu.dev.create_context(ContextOptions(resources=[groups[0]])))
     call("cuCtxPushCurrent", context.handle)
     try:
-        told = [*gpu.environment, *carveout.reset()]
+        gpu.environment.extend(x for x in carveout.reset() if x not in gpu.environment)
         with tried(f"a partition of {count} SMs"):
             stream = context.create_stream()
-            yield replace(gpu, facts=name_of(gpu.facts, count), stream=stream, environment=told)
+            yield replace(gpu, facts=name_of(gpu.facts, count), stream=stream)
             stream.sync()
     finally:
         released("cuCtxPopCurrent")

@@ -224,8 +224,8 @@ def cases(args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:
 
 
 def sweeps(args: argparse.Namespace) -> dict[str, str]:
-    """--sweep measures geometries, and nothing else."""
-    return {SWEEP: "--sweep"} if args.sweep else {}
+    """--sweep, also called --tune, measures geometries, and nothing else."""
+    return {SWEEP: "--sweep (--tune)"} if args.sweep else {}
 
 
 def sweep_cases(kind: str, args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from probes.core.types import BACKENDS, Backend, BadInput, check_case
@@ -78,7 +78,8 @@ BASELINE = "plain"
 
 
 def _arm(name: str, kind: str, pdl: bool, trigger: Trigger = "end", **more: object) -> Launching:
-    return Launching(name=name, baseline=BASELINE, kind=kind, pdl=pdl, trigger=trigger, **more)  # type: ignore[arg-type]  # fields by name
+    made = Launching(name=name, baseline=BASELINE, kind=kind, pdl=pdl, trigger=trigger)
+    return replace(made, **more)  # type: ignore[arg-type]  # fields by name
 
 
 ARMS: tuple[Launching, ...] = (

@@ -165,7 +165,7 @@ def nf_for_waves(waves: float, sms: int, blocks_per_sm: int) -> int:
 def sweeps(args: argparse.Namespace) -> dict[str, str]:
     """--geometries measures those and nothing else; --sweep comes after the cases."""
     if args.geometries:
-        return {GEOMETRIES: "--geometries"}
+        return {GEOMETRIES: "--geometries (--tune)"}
     return {WAVES: "--sweep"} if args.sweep else {}
 
 

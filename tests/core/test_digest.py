@@ -30,6 +30,8 @@ __global__ void f(float *a, int n) {
 }
 """
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 @pytest.mark.parametrize(
     "other",
@@ -127,7 +129,12 @@ def closure(tmp_path: Path, *edits: Edit, tree: dict[str, str] = TREE) -> str:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / f"{name}.py").write_text(text)
-    return python_closure("kernels.l1", "kernels", [root])
+    return python_closure("kernels.l1", "kernels", [root / "kernels", root / "core"])
+
+
+def test_what_is_installed_beside_the_packages_is_not_followed(tmp_path: Path) -> None:
+    """An installed package lies among all others: numpy's sources are not the kernels'."""
+    assert closure(tmp_path, tree=TREE | {"numpy/__init__": "raise ImportError"}) == closure(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +225,7 @@ def test_a_module_that_is_handed_on_counts_whole(tmp_path: Path) -> None:
 
 
 def test_tables_of_other_packages_count_as_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    root = [Path(layouts.__file__).parents[2]]
+    root = [ROOT / name for name in ("probes", "kernels_numba")]
     before = python_closure("kernels_numba.l1", "kernels", root)
     moved = tuple(replace(lay, block_stride=lay.block_stride + 16) for lay in layouts.LAYOUTS)
     monkeypatch.setattr(layouts, "LAYOUTS", moved)
@@ -293,6 +300,6 @@ def test_what_cannot_be_digested(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"l1\.py"):
         closure(tmp_path, ("kernels/l1", "def other", "def"))
     with pytest.raises(BadInput, match="nothing to follow"):
-        python_closure("kernels_numba.l1", "nothing", [Path(build.__file__).parents[1]])
+        python_closure("kernels_numba.l1", "nothing", [Path(numba_compile.__file__).parent])
     with pytest.raises(BadInput, match="object"):
         digest([Odd(object())])

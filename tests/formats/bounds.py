@@ -88,7 +88,7 @@ def _q4k(raw: U8, activations: F64) -> tuple[F64, F64]:
     terms = (p + o).sum(axis=(1, 2))
     weight_part = np.abs(products).sum(axis=1)
     bound = (
-        gamma(4 + roundings(values // q4k.CHUNK), U32) * terms
+        gamma(4 + roundings(values // (2 * q4k.SUB)), U32) * terms
         + gamma(1, U32) * weight_part
         + 2.0 * gamma(values, U64) * (terms + weight_part)
     )

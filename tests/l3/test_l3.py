@@ -323,7 +323,7 @@ def test_the_listing_names_every_variant(capsys: Any) -> None:
 def test_geometries_are_not_predicted(capsys: Any, tmp_path: Path) -> None:
     code, _, err = run(capsys, tmp_path, "--mode", "predict", "--geometries")
     assert code == 2
-    said = "error: --geometries measures geometries, and this run would predict: it needs a GPU"
+    said = "error: --geometries (--tune) measures geometries, and this run would predict: it needs a GPU"
     assert err.strip().splitlines() == [said]
     code, _, err = run(capsys, tmp_path, "--mode", "predict", "--geometries", "--sweep")
     assert code == 2 and err.strip().endswith("it does not go with --sweep")
