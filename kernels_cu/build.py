@@ -112,7 +112,8 @@ def find_host_compiler() -> str:
 def _version(program: str) -> str:
     """What a compiler says of its version. Raises Unavailable where it cannot even be asked."""
     try:
-        return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+        run = subprocess.run([program, "--version"], capture_output=True, check=True)
+        return run.stdout.decode(errors="replace")
     except (OSError, subprocess.CalledProcessError) as error:
         raise Unavailable(f"{program} does not work ({error}): mend it, or take it off PATH") from error
 
@@ -136,7 +137,7 @@ def compiler_version() -> str:
 
 def versions() -> dict[str, str]:
     """nvcc's version and its host compiler's, for a report. Raises Unavailable without either."""
-    return {"nvcc": compiler_version(), "host compiler": _host_version().splitlines()[0]}
+    return {"nvcc": compiler_version(), "host compiler": (_host_version().splitlines() or ["unknown"])[0]}
 
 
 def generated(source: str, layouts: tuple[Layout, ...] = LAYOUTS) -> dict[str, str]:

@@ -69,7 +69,7 @@ def whole(folder: Path, product: str) -> bool:
             and folder.lstat().st_uid == os.geteuid()
             and all(_sha256(folder / name) == sha for name, sha in listed.items())
         )
-    except (OSError, ValueError, TypeError, AttributeError):  # missing, cut, noise, no table
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):  # missing, cut, noise, no table
         return False
 
 

@@ -122,7 +122,8 @@ class _Judged:
             if pair and noise is not None:
                 parts.append((*pair, noise))
         if self.contest.over == "all":
-            return [self._together(parts)] if parts else []
+            wanted = [p for p in parts if p[0].group in (self.contest.groups or {p[0].group})]
+            return [self._together(wanted)] if wanted else []
         out = [self._each(*part) for part in parts]
         return out + (self._sums(parts) if self.contest.over == "sum" else [])
 

@@ -53,14 +53,16 @@ def own_flags(name: str, args: argparse.Namespace) -> list[str]:
 def pooled(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> Iterator[list[Row]]:
     """Rows of all processes joined, case by case. Raises Unavailable where a child failed."""
     runs: list[list[Row]] = []
-    stopped: KeyboardInterrupt | None = None
+    stopped: KeyboardInterrupt | Unavailable | None = None
     with tempfile.TemporaryDirectory(prefix="probes-") as folder:
         try:
             for k in range(args.processes):
                 tell(f"process {k + 1} of {args.processes}")
                 runs.append(_child(name, args, k, Path(folder) / f"{k}.json"))
-        except KeyboardInterrupt as error:  # what the finished processes measured is kept
+        except (KeyboardInterrupt, Unavailable) as error:  # what the finished processes measured is kept
             stopped = error
+    if len({len(rows) for rows in runs}) > 1:
+        raise BadInput("the processes measured different arms: their rows cannot be joined")
     if runs:
         joined = [join(list(rows)) for rows in zip(*runs, strict=True)]
         judge.relate(joined, args.seed)

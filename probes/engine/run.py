@@ -51,11 +51,12 @@ def places(name: str, args: argparse.Namespace, device: str) -> tuple[Path, Path
     text = Path(args.md) if args.md else rows.with_suffix(".md")
     if rows.resolve() == text.resolve():
         raise BadInput(f"rows and Markdown would both go to {rows}: give --json and --md two files")
-    for path in (rows, text):
+    # --record replaces a report when the run is finished; until then its rows lie in --out
+    for path in (Path(args.out) / rows.name,) if args.record else (rows, text):
         parent = path.resolve().parent
-        inside = parent.parent == Path("out").resolve()
-        if inside and not args.record and parent.name not in ("runs", "build"):
-            raise BadInput(f"{path} is a committed report's place, which only --record replaces")
+        if parent.parent == Path("out").resolve() and parent.name not in ("runs", "build"):
+            told = "give unfinished rows another --out" if args.record else "which only --record replaces"
+            raise BadInput(f"{path} is a committed report's place, {told}")
     for path in (rows, text):
         store.check_writable(path)
     return rows, text

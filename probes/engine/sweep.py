@@ -61,8 +61,9 @@ def rows_of(
             for (spec, arm), row in zip([*bound, *reads], timed, strict=True):
                 arms.settle(material, spec.planned, arm, row, timed)
             given = {r.id for r in found}
-            found += [r for r in [*timed, *skipped] if r.id not in given]  # the reads stand there once
-        yield found
+            new = [r for r in [*timed, *skipped] if r.id not in given]  # the reads stand there once
+            found += new
+            yield new
 
 
 def _admit(seen: dict[object, str], planned: Planned, name: str, bench: Bench, kernel: Kernel) -> None:

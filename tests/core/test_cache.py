@@ -78,7 +78,9 @@ def test_a_damaged_entry_is_built_again(folder: Path, name: str, damage: str) ->
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", "{}", "null", '"x.bin"', '{"x.bin": 1}', '{"beside.json": "00"}', '["x.bin"]']
+    "text",
+    ["[]", "{}", "null", '"x.bin"', '{"x.bin": 1}', '{"beside.json": "00"}', '["x.bin"]', "[" * 200_000],
+    ids=lambda text: text[:20],
 )
 def test_a_manifest_of_another_form_is_damage(folder: Path, text: str) -> None:
     make = Maker()

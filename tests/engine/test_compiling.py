@@ -330,3 +330,15 @@ def test_the_bench_compiles_what_was_asked_for_before_it_binds(monkeypatch: pyte
     with pytest.raises(Unavailable, match="no nvcc here"):
         bench.kernels("l1", ["l1_gpl_loop"], "cu")
     assert set(bench.kernels("l1", ["l1_gpl_loop"], "numba")) == {"l1_gpl_loop"}
+
+
+@pytest.mark.parametrize("said", [b"", b"g++ \xff\xfe 12\n"])
+def test_a_compiler_may_say_anything_of_its_version(
+    said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "g++"
+    tool.write_bytes(b"#!/bin/sh\ncat <<'END'\n" + said + b"END\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("NVCC_CCBIN", str(tool))
+    monkeypatch.setattr(build, "compiler_version", lambda: "V1")
+    assert build.versions()["host compiler"] == (said.decode(errors="replace").strip() or "unknown")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.core.types import BadInput
+from probes.core.types import BadInput, Unavailable
 from probes.engine import judge, processes
 from probes.report.rows import Row
 
@@ -74,15 +74,27 @@ def test_rows_of_different_arms_are_not_joined() -> None:
         processes.join([row("padded_loop", 1e-3), row("dpl_loop", 1e-3)])
 
 
-def test_a_stop_keeps_the_finished_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, Unavailable])
+def test_a_stop_keeps_the_finished_processes(
+    stop: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def child(name: str, args: argparse.Namespace, k: int, out: Path) -> list[Row]:
         if k == 2:
-            raise KeyboardInterrupt
+            raise stop
         return [row("padded_loop", 1e-3), row("dpl_loop", 0.8e-3)]
 
     monkeypatch.setattr(processes, "_child", child)
     seen = processes.pooled("l1", argparse.Namespace(processes=3, seed=0), lambda line: None)
     rows = next(seen)
     assert [r.processes for r in rows] == [2, 2]
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(stop):
         next(seen)
+
+
+def test_processes_with_other_rows_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    def child(name: str, args: argparse.Namespace, k: int, out: Path) -> list[Row]:
+        return [row("padded_loop", 1e-3)] * (k + 1)
+
+    monkeypatch.setattr(processes, "_child", child)
+    with pytest.raises(BadInput, match="measured different arms"):
+        next(processes.pooled("l1", argparse.Namespace(processes=2, seed=0), lambda line: None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -233,3 +234,26 @@ def test_a_geometry_is_read_as_it_is_written() -> None:
         assert Geometry.parse(str(geometry)) == geometry
     with pytest.raises(BadInput, match="8r2b0s-drawn"):
         Geometry.parse("8r 2b drawn")
+
+
+def test_a_stopped_sweep_keeps_its_finished_rounds(
+    small_l1: HostGpu, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lead layout's round is done when the others' begins."""
+    true = plan.points
+
+    def stopped(*args: Any) -> Any:
+        if args[-1]:
+            raise KeyboardInterrupt
+        return true(*args)
+
+    monkeypatch.setattr(plan, "points", stopped)
+    done = commands("l1", "--sweep", "--case", "attn_v_14b", "--form", "ring")
+    assert done.code == 130 and {r.of for r in done.rows if r.role == "point" and r.time_s} == {"gpl_ring"}
+
+
+def test_unfinished_rows_never_lie_where_a_committed_report_does(
+    small_l1: HostGpu, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--mode", "measure", "--record", "--out", "out/two-sms"]
+    assert cli.main("l1", argv) == 2 and "give unfinished rows another --out" in capsys.readouterr().err

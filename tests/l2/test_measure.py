@@ -144,3 +144,8 @@ def test_an_older_gpu_is_skipped_with_the_reason(small_l2: HostGpu, commands: Co
     done = measured(commands)
     assert done.rows and all("sm_90 or later, this GPU is sm_80" in (r.skipped or "") for r in done.rows)
     assert not done.verdicts
+
+
+def test_kv_lengths_that_no_bar_knows_give_rows_and_no_verdict(small_l2: HostGpu, commands: Commands) -> None:
+    done = commands("l2", "--case", "decode13", "--kv", "7", "--arm", "pdl_late", "--backend", "cu")
+    assert done.code == 3 and not done.verdicts and {r.kv for r in done.rows} == {7}, done.err
