@@ -32,7 +32,6 @@ HERE = Path(__file__).parent
 
 NVCC_FLAGS = ("-O3", "-std=c++17", "--fmad=false", "-shared", "-Xcompiler", "-fPIC", "-cudart", "static")
 CONSTANTS = "constants.gen.cuh"
-HOST_FLAGS = ("-O2", "-std=c++17", "-ffp-contract=off", "-fno-fast-math", "-shared", "-fPIC")
 
 
 def layouts_header(layouts: Iterable[Layout] = LAYOUTS) -> str:
@@ -98,14 +97,6 @@ def find_nvcc() -> tuple[str, ...]:
             "install a CUDA toolkit, or: pip install '.[cu13]'"
         )
     return (found, f"-L{Path(found).parent.parent / 'lib'}")
-
-
-def find_host_compiler() -> str:
-    """The host C++ compiler. Raises Unavailable where there is none."""
-    found = shutil.which(os.environ.get("CXX", "g++"))
-    if not found:
-        raise Unavailable("no host C++ compiler: install g++, or set CXX to one")
-    return found
 
 
 @functools.cache
@@ -230,13 +221,6 @@ def library(
             progress(f"building {source} for {arch} (once; cached in {build_dir()})")
 
     return _compile(command, made_by, NVCC_FLAGS, source, layouts, source.replace(".cu", ".so"), say)
-
-
-def host_library(layouts: tuple[Layout, ...] = LAYOUTS) -> ctypes.CDLL:
-    """The unit functions built for the host. Raises Unavailable without a host compiler."""
-    compiler = find_host_compiler()
-    path = _compile([compiler], _version(compiler), HOST_FLAGS, "host.cpp", layouts, "host.so")
-    return ctypes.CDLL(str(path.resolve()))
 
 
 def binaries(

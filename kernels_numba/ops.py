@@ -9,17 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-
-if not hasattr(np, "row_stack"):  # numba-cuda 0.30 still names it; numpy 2.5 dropped it
-    np.row_stack = np.vstack
-
 from llvmlite import ir
 from numba import float32, float64, int32, int64, njit, types, uint32
-from numba.cuda.extending import intrinsic as gpu_intrinsic
 
 from kernels_numba import target
-
-__all__ = ["gpu_intrinsic"]  # others take it from here, because numba.cuda needs np.row_stack first
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _F32 = ir.FloatType()

@@ -9,8 +9,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.cuda.extending import intrinsic
 
-from kernels_numba.ops import gpu_intrinsic as intrinsic
 from kernels_numba.ops import gpu_ops
 
 KINDS = ("plain", "entry", "late")

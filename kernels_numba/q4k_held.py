@@ -12,10 +12,10 @@ from typing import Any
 
 from llvmlite import ir
 from numba import float32, int32, njit, types, uint32
+from numba.cuda.extending import intrinsic
 
 from kernels_numba import held, q4k, ring
 from kernels_numba import ops as _ops
-from kernels_numba.ops import gpu_intrinsic as intrinsic
 from kernels_numba.ops import once
 
 EXPONENT, TWO_23 = 0x4B000000, 8388608.0  # the float 2^23's bits; a byte put in them is 2^23 + byte

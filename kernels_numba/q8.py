@@ -5,9 +5,9 @@ from typing import Any
 
 from llvmlite import ir
 from numba import float32, int32, types, uint32
+from numba.cuda.extending import intrinsic
 
 from kernels_numba import target
-from kernels_numba.ops import gpu_intrinsic as intrinsic
 from kernels_numba.ops import gpu_ops, once
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.cuda.extending import intrinsic
 
 from kernels_numba import target
-from kernels_numba.ops import gpu_intrinsic as intrinsic
 
 _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _MEMORY = "ring_memory"

@@ -28,7 +28,8 @@ from probes.l2 import chains as l2_chains
 from probes.l2 import overlap as l2_overlap
 from probes.l2 import table as l2
 from probes.l3 import table as l3
-from tests import host_calls, host_driver
+from tests import host_calls, host_cpp, host_driver
+from tests.host_calls import TINY
 from tests.host_gpu import TWO_SMS, HostGpu, Launched, Running
 from tests.host_run import Commands
 
@@ -42,7 +43,7 @@ def on_host(name: str, folder: Path) -> ctypes.CDLL:
     from kernels_cu import build
 
     try:
-        compiler = build.find_host_compiler()
+        compiler = host_cpp.compiler()
     except Unavailable as error:
         if os.environ.get("CI"):
             pytest.fail(f"CI needs a host compiler: {error}")
@@ -51,7 +52,7 @@ def on_host(name: str, folder: Path) -> ctypes.CDLL:
     (folder / "layouts.gen.cuh").write_text(build.layouts_header((*LAYOUTS, host_calls.MIRROR)))
     out = folder / f"{name}.so"
     includes = [f"-I{p}" for p in (folder, EMULATOR, build.HERE)]
-    command = [compiler, *build.HOST_FLAGS, *includes, str(EMULATOR / f"{name}.cpp"), "-o", str(out)]
+    command = [compiler, *host_cpp.FLAGS, *includes, str(EMULATOR / f"{name}.cpp"), "-o", str(out)]
     subprocess.run(command, check=True)
     return ctypes.CDLL(str(out))
 
@@ -167,7 +168,7 @@ def waits_by_name(probe: str, names: Any, *rest: Any) -> dict[str, list[str]]:
 @pytest.fixture
 def small_l2(host_gpu: HostGpu, two_copies: None, monkeypatch: pytest.MonkeyPatch) -> HostGpu:
     """L2 with short chains, a tiny decode layer and small matrices; 3 replays in the place of 200."""
-    tiny = decode_layer.TINY
+    tiny = TINY
     host_gpu.facts, host_gpu.seconds = L2_FACTS, l2_seconds
     monkeypatch.setattr(machine_code, "kernels", waits_by_name)
     monkeypatch.setattr(l2_overlap.overlap, "__defaults__", (2, 3))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from probes.formats import layer as decode_layer
 from probes.formats.layouts import Layout, Piece
 
 MIRROR = Layout(
@@ -71,3 +72,6 @@ def global_piece(ops: Any, grouped: bool) -> Any:
         )  # fmt: skip
 
     return group if grouped else gguf
+
+
+TINY = decode_layer.Layer(hidden=512, ffn=256, kv_heads=2)  # of the same structure as a 14B one

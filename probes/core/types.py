@@ -5,7 +5,7 @@ It imports neither CUDA, NumPy nor anything of the project. Times are seconds, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -146,3 +146,10 @@ def check_case(name: str, known: Iterable[str]) -> None:
     if name not in (every := list(known)):
         close = difflib.get_close_matches(name, every, n=3, cutoff=0.3) or every
         raise BadInput(f"there is no case {name!r}; did you mean {', '.join(close)}?")
+
+
+def check_apart(what: str, flags: Mapping[str, object]) -> None:
+    """BadInput for a flag that was given (its value is true) although `what` does not go with it."""
+    for flag, given in flags.items():
+        if given:
+            raise BadInput(f"{what}: it does not go with {flag}")

@@ -88,7 +88,6 @@ class Layer:
 
 
 LAYER_14B: Final = Layer()
-TINY: Final = Layer(hidden=512, ffn=256, kv_heads=2)  # of the same structure, for tests without a GPU
 
 
 def splits(kv: int) -> int:

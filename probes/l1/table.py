@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from probes.core.types import VIRTUAL_THREADS, BadInput, Shape, check_case
+from probes.core.types import VIRTUAL_THREADS, BadInput, Shape, check_apart, check_case
 from probes.engine.probe import Case, Contest, Fit, Variant
 from probes.formats.layouts import BLOCK_BYTES, LAYOUTS, Layout
 
@@ -248,13 +248,10 @@ def check_flags(args: argparse.Namespace) -> None:
         return
     if args.form and not set(RINGS) & set(args.form):
         raise BadInput("--sweep is of the forms ring and async")
-    for flag, given in (
-        ("--gguf", args.gguf), ("--counters", args.counters), ("--blocks-per-sm", args.blocks_per_sm),
-        ("--processes", args.processes > 1),
-    ):  # fmt: skip
-        if given:
-            what = "--sweep measures geometries of the built-in shapes in one go"
-            raise BadInput(f"{what}: it does not go with {flag}")
+    check_apart("--sweep measures geometries of the built-in shapes in one go", {
+        "--gguf": args.gguf, "--counters": args.counters, "--blocks-per-sm": args.blocks_per_sm,
+        "--processes": args.processes > 1,
+    })  # fmt: skip
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from probes.core.types import BACKENDS, Backend, BadInput, check_case
+from probes.core.types import BACKENDS, Backend, BadInput, check_apart, check_case
 from probes.engine.probe import Case, Contest, Fit, Variant
 
 if TYPE_CHECKING:
@@ -277,12 +277,11 @@ def check_flags(args: argparse.Namespace) -> None:
         raise BadInput("--sweep varies compute24 and the ring chains, which --case or --quick leaves out")
     if args.tune and not set(RING) & set(found):
         raise BadInput(f"--tune varies {', '.join(RING)}, which --case or --quick leaves out")
-    for flag, given in (
-        ("--sweep", args.sweep), ("--arm", args.arm), ("--counters", args.counters),
-        ("--processes", args.processes > 1), ("--blocks-per-sm", args.blocks_per_sm),
-    ):  # fmt: skip
-        if args.tune and given:
-            raise BadInput(f"--tune measures the ring chains' geometries in one go: not with {flag}")
+    if args.tune:
+        check_apart("--tune measures the ring chains' geometries in one go", {
+            "--sweep": args.sweep, "--arm": args.arm, "--counters": args.counters,
+            "--processes": args.processes > 1, "--blocks-per-sm": args.blocks_per_sm,
+        })  # fmt: skip
     for name in args.arm or ():
         if not any(runs(arm(name), c) for c in found):
             raise BadInput(f"--arm {name} does not run on {', '.join(found)}")

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from probes.core.types import Backend, BadInput, Shape, check_case
+from probes.core.types import Backend, BadInput, Shape, check_apart, check_case
 from probes.engine.probe import Case, Contest, Fit, Variant
 
 if TYPE_CHECKING:
@@ -230,14 +230,11 @@ def _check_geometries(args: argparse.Namespace) -> None:
     """BadInput for what a sweep over the built-in shape's geometries does not go with."""
     if args.variant and not all(v.ring for v in VARIANTS if v.name in args.variant):
         raise BadInput(f"--geometries is of {' and '.join(v.name for v in VARIANTS if v.ring)}")
-    for flag, given in (
-        ("--nf", args.nf), ("--match-waves", args.match_waves), ("--gguf", args.gguf),
-        ("--sweep", args.sweep), ("--counters", args.counters), ("--blocks-per-sm", args.blocks_per_sm),
-        ("--processes", args.processes > 1),
-    ):  # fmt: skip
-        if given:
-            what = "--geometries measures the ring kernels on the built-in shape in one go"
-            raise BadInput(f"{what}: it does not go with {flag}")
+    check_apart("--geometries measures the ring kernels on the built-in shape in one go", {
+        "--nf": args.nf, "--match-waves": args.match_waves, "--gguf": args.gguf, "--sweep": args.sweep,
+        "--counters": args.counters, "--blocks-per-sm": args.blocks_per_sm,
+        "--processes": args.processes > 1,
+    })  # fmt: skip
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

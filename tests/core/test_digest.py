@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -119,7 +120,9 @@ TREE = {
 Edit = tuple[str, str, str]
 
 
-def closure(tmp_path: Path, *edits: Edit, tree: dict[str, str] = TREE) -> str:
+def closure(
+    tmp_path: Path, *edits: Edit, tree: dict[str, str] = TREE, of: Callable[..., str] = python_closure
+) -> str:
     """The text of kernels.l1 after some edits; a package of tables stands beside it."""
     files = dict(tree)
     for where, old, new in edits:
@@ -129,7 +132,7 @@ def closure(tmp_path: Path, *edits: Edit, tree: dict[str, str] = TREE) -> str:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / f"{name}.py").write_text(text)
-    return python_closure("kernels.l1", "kernels", [root / "kernels", root / "core"])
+    return of("kernels.l1", "kernels", [root / "kernels", root / "core"])
 
 
 def test_what_is_installed_beside_the_packages_is_not_followed(tmp_path: Path) -> None:
@@ -137,51 +140,63 @@ def test_what_is_installed_beside_the_packages_is_not_followed(tmp_path: Path) -
     assert closure(tmp_path, tree=TREE | {"numpy/__init__": "raise ImportError"}) == closure(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        ("kernels/l1", "A module.", "Another."),
-        ("kernels/l1", "  # a comment", "\n\n"),
-        ("kernels/l1", '    """Doc."""\n', ""),
-        ("kernels/l1", '"""Two words."""\n', ""),
-        ("kernels/l1", "add(ops, q6k", "add((ops),\n\n        q6k"),
-        ("kernels/l1", "n: int = THREADS) -> Any", "n=THREADS)"),
-        ("kernels/l1", "from kernels import q6k", "import kernels.q6k as q6k"),
-        (
-            "kernels/l1",
-            "import numpy as np\n\n_WORDS = (1, 2)",
-            "import numpy as np\nimport os\n_WORDS = (1, 2)",
-        ),
-        ("kernels/l1", "UNUSED = 5", "UNUSED = 6"),
-        ("kernels/q6k", "def idle(n): return n", "def idle(n): return n + 1"),
-        ("kernels/l3", "return 3", "return 4"),
-    ],
-)
+BLIND: list[Edit] = [
+    ("kernels/l1", "A module.", "Another."),
+    ("kernels/l1", "  # a comment", "\n\n"),
+    ("kernels/l1", '    """Doc."""\n', ""),
+    ("kernels/l1", '"""Two words."""\n', ""),
+    ("kernels/l1", "add(ops, q6k", "add((ops),\n\n        q6k"),
+    ("kernels/l1", "n: int = THREADS) -> Any", "n=THREADS)"),
+    ("kernels/l1", "from kernels import q6k", "import kernels.q6k as q6k"),
+    (
+        "kernels/l1",
+        "import numpy as np\n\n_WORDS = (1, 2)",
+        "import numpy as np\nimport os\n_WORDS = (1, 2)",
+    ),
+    ("kernels/l1", "UNUSED = 5", "UNUSED = 6"),
+    ("kernels/q6k", "def idle(n): return n", "def idle(n): return n + 1"),
+    ("kernels/l3", "return 3", "return 4"),
+]
+
+
+@pytest.mark.parametrize("edit", BLIND)
 def test_what_a_kernel_does_not_use_does_not_count(edit: Edit, tmp_path: Path) -> None:
     assert closure(tmp_path, edit) == closure(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        ("kernels/l1", "np.float32(1)", "np.float32(2)"),
-        ("kernels/l1", "np.float32(1)", "np.float64(1)"),
-        ("kernels/l1", "import numpy as np", "import cupy as np"),
-        ("kernels/l1", "(1, 2)", "(2, 1)"),
-        ("kernels/l1", "(1, 2)", "(1.0, 2)"),
-        ("kernels/l1", "def _ops(n)", "def _ops(n, *y)"),
-        ("kernels/l1", "q6k.unit(n)", "q6k.idle(n)"),
-        ("kernels/l1", "def other(q6k)", "def other(q)"),  # another q6k: the module's
-        ("kernels/l1", "import add, THREADS", "import THREADS, add as other_add\nadd = 1"),
-        ("kernels/ops", "sum(x)", "sum(x) + 1"),
-        ("kernels/ops", "256", "288"),
-        ("kernels/ops", "> 1000", "> 1001"),  # runs when the module is imported
-        ("kernels/q6k", "ROWS[n]", "ROWS[n + 1]"),
-        ("kernels/target", "(9, 0)", "(8, 0)"),
-    ],
-)
+COUNTS: list[Edit] = [
+    ("kernels/l1", "np.float32(1)", "np.float32(2)"),
+    ("kernels/l1", "np.float32(1)", "np.float64(1)"),
+    ("kernels/l1", "import numpy as np", "import cupy as np"),
+    ("kernels/l1", "(1, 2)", "(2, 1)"),
+    ("kernels/l1", "(1, 2)", "(1.0, 2)"),
+    ("kernels/l1", "def _ops(n)", "def _ops(n, *y)"),
+    ("kernels/l1", "q6k.unit(n)", "q6k.idle(n)"),
+    ("kernels/l1", "def other(q6k)", "def other(q)"),  # another q6k: the module's
+    ("kernels/l1", "import add, THREADS", "import THREADS, add as other_add\nadd = 1"),
+    ("kernels/ops", "sum(x)", "sum(x) + 1"),
+    ("kernels/ops", "256", "288"),
+    ("kernels/ops", "> 1000", "> 1001"),  # runs when the module is imported
+    ("kernels/q6k", "ROWS[n]", "ROWS[n + 1]"),
+    ("kernels/target", "(9, 0)", "(8, 0)"),
+]
+
+
+@pytest.mark.parametrize("edit", COUNTS)
 def test_what_a_kernel_uses_counts(edit: Edit, tmp_path: Path) -> None:
     assert closure(tmp_path, edit) != closure(tmp_path)
+
+
+def raw(entry: str, name: str, roots: Sequence[Path]) -> str:
+    """A digest that is not blind: every byte of every file."""
+    return "".join(f"{p}{p.read_text()}" for root in roots for p in sorted(root.rglob("*.py")))
+
+
+def test_these_edits_see_a_digest_that_is_wrong(tmp_path: Path) -> None:
+    assert all(closure(tmp_path, edit, of=raw) != closure(tmp_path, of=raw) for edit in BLIND)
+    assert all(
+        closure(tmp_path, edit, of=lambda *_: "") == closure(tmp_path, of=lambda *_: "") for edit in COUNTS
+    )
 
 
 def test_moves_do_not_count(tmp_path: Path) -> None:

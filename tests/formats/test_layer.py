@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from probes.core.types import BadInput, Shape
 from probes.formats import chains, q4k, q6k, q8
 from probes.formats import layer as decode_layer
-from probes.formats.layer import CONSTANTS, LAYER_14B, SCALE, TINY
+from probes.formats.layer import CONSTANTS, LAYER_14B, SCALE
 from probes.formats.swiglu import exp
+from tests.host_calls import TINY
 
 F = np.float32
 

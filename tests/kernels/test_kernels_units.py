@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from probes.core.types import Shape, Unavailable
 from probes.formats import checksum, packing, q4k, q6k, q8, swiglu
 from probes.formats.layouts import LAYOUTS, Layout
+from tests import host_cpp
 from tests.host_calls import MIRROR, pointer
 
 SHAPES = [Shape(3, 256), Shape(1, 512), Shape(5, 8960), Shape(2, 13824), Shape(2, 18944)]
@@ -27,10 +28,9 @@ special = np.array(
 
 @cache
 def host(all_layouts: tuple[Layout, ...] = LAYOUTS) -> ctypes.CDLL:
-    from kernels_cu import build
 
     try:
-        return build.host_library(all_layouts)
+        return host_cpp.library(all_layouts)
     except Unavailable as error:
         if os.environ.get("CI"):
             pytest.fail(f"CI needs a host compiler: {error}")

@@ -15,11 +15,11 @@ from probes.device.tuning import Geometry
 from probes.formats import chains as words
 from probes.formats import checksum, q4k, q6k
 from probes.formats import layer as decode_layer
-from probes.formats.layer import TINY
 from probes.formats.layouts import layout
 from probes.formats.packing import pack
 from probes.l2 import chains, data
 from probes.l2.chains import TAIL, TRIGGER, ChainRing, Matrix, Step
+from tests.host_calls import TINY
 from tests.kernels.machines import HostNumba, given, over, ring, room, written
 
 KINDS = ("plain", "entry", "late")

@@ -17,6 +17,7 @@ from probes.formats import q8, swiglu
 from probes.l3 import data
 from probes.l3.data import Wanted
 from probes.l3.plan import ROWS as RING_ROWS
+from tests import host_cpp
 from tests.host_calls import pointer
 
 ROWS = RING_ROWS["form_c"]
@@ -27,10 +28,9 @@ def same(got: NDArray[Any], want: NDArray[Any]) -> None:
 
 
 def host() -> ctypes.CDLL:
-    from kernels_cu import build
 
     try:
-        return build.host_library()
+        return host_cpp.library()
     except Unavailable as error:
         if os.environ.get("CI"):
             pytest.fail(f"CI needs a host compiler: {error}")

@@ -88,7 +88,7 @@ def test_tune_sweeps_the_rings_and_nothing_else(small_l2: HostGpu, commands: Com
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--sweep"], "not with --sweep"), (["--processes", "2"], "not with --processes"),
+        (["--sweep"], "not go with --sweep"), (["--processes", "2"], "not go with --processes"),
         (["--case", "decode13"], "which --case or --quick leaves out"),
     ],
 )  # fmt: skip
