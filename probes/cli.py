@@ -17,7 +17,8 @@ from probes.engine import probe
 if TYPE_CHECKING:
     from probes.engine.run import Run
 
-WINDOWS, QUICK_WINDOWS = 12, 8
+WINDOWS = 4
+BLOCKS, QUICK_BLOCKS = 64, 16
 COMMANDS = "replay, selfcheck, readme, resources (each has its --help)"
 
 
@@ -41,15 +42,17 @@ def parser(name: str) -> argparse.ArgumentParser:
     add, on = p.add_argument, "store_true"
     runs, where = Path("out") / "runs", "folder of this run's reports (default out/runs)"
     profile = "GPU to predict for: gb10 (default), h200, ..."
-    windows = f"ABBA windows per case (default {WINDOWS}; {QUICK_WINDOWS} with --quick)"
+    windows = f"windows that fill the tables (default {WINDOWS})"
+    most = f"blocks per contest at most (default {BLOCKS}; {QUICK_BLOCKS} with --quick)"
     rates = "add the profiler's DRAM bytes, durations, DRAM and issue rates (needs ncu)"
     add("--list", action=on, help="print cases, variants and bars, and stop")
     add("--mode", choices=["measure", "predict"], help="default: measure where there is a GPU")
     add("--device", type=int, default=0, metavar="N", help="GPU index (default 0)")
     add("--device-profile", default="gb10", metavar="NAME", help=profile)
     add("--backend", action="append", choices=["cu", "numba"], help="only this backend (repeatable)")
-    add("--quick", action=on, help="fewer cases and windows: under 20 s on a GPU")
+    add("--quick", action=on, help="fewer cases and blocks: under 20 s on a GPU")
     add("--windows", type=int, metavar="N", help=windows)
+    add("--blocks", type=int, choices=[16, 32, 64], help=most)
     add("--processes", type=int, default=1, metavar="N", help="repeat in N fresh processes and pool them")
     add("--seed", type=int, default=0, help="of weights, orders and intervals (default 0)")
     add("--blocks-per-sm", type=int, metavar="N", help="hold every kernel to N blocks per SM")
@@ -118,7 +121,8 @@ def run(name: str, args: argparse.Namespace) -> Run:
     from probes.engine import run as engine
 
     check(args)
-    args.windows = args.windows or (QUICK_WINDOWS if args.quick else WINDOWS)
+    args.windows = args.windows or WINDOWS
+    args.blocks = args.blocks or (QUICK_BLOCKS if args.quick else BLOCKS)
     return engine.run(name, mode_of(args), args, teller(args.quiet))
 
 

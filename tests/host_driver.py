@@ -116,6 +116,10 @@ class Calls:
         self.gpu.at(address, "u1", size)[:] = value
         self.gpu.allocation(address).written()
 
+    def cuMemsetD2D8(self, address: int, pitch: int, value: int, width: int, height: int) -> None:
+        for row in range(height):
+            self.cuMemsetD8(address + row * pitch, value, width)
+
     # contexts, functions, the profiler
 
     def cuCtxSynchronize(self) -> None:

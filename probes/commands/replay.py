@@ -11,10 +11,14 @@ from statistics import median
 
 from probes import cli
 from probes.core.types import BadInput
-from probes.engine import judge, probe, sweep
+from probes.engine import judge, old_rule, probe, sweep
 from probes.report import store, tables
+from probes.report.provenance import Head
 from probes.report.rows import Row
 from probes.verdict import bars
+
+BLOCKS_SCHEMA = 3
+"""From this schema on contests have blocks of their own."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -33,13 +37,16 @@ def _work(file: Path) -> int:
         raise BadInput(f"{file} holds no rows of {', '.join(probe.names())}")
     if head.mode != "measure":
         raise BadInput(f"{file} was predicted: it holds no samples to judge")
-    again = rejudged(rows, names, head.seed, file)
+    again = rejudged(rows, names, head, file)
     print(tables.first_line(head), *tables.remarks(head), sep="\n")
     if sweep.swept(rows):
         print("NOTE: a sweep over launches, which judges nothing")
         return 0
     if not head.complete:
         print("NOTE: the run was stopped; these are its finished rows only")
+    if head.schema < BLOCKS_SCHEMA:
+        rule = "the rule of its time: windows, and a floor that gates"
+        print(f"NOTE: a report of schema {head.schema}, judged by {rule}")
     if head.bars_sha256 != bars.bars_sha256(*names):
         print("NOTE: the bars are not those of the file's run; these verdicts stand against today's")
     if under := tables.verdicts_under(head):
@@ -55,13 +62,16 @@ def _work(file: Path) -> int:
     return bars.exit_code([r.verdict for r in again]) if again and not lost else 3
 
 
-def rejudged(rows: Sequence[Row], names: Sequence[str], seed: int, file: Path) -> list[Row]:
-    """Verdicts out of a file's samples alone, without rows that no check stands behind. Raises BadInput."""
+def rejudged(rows: Sequence[Row], names: Sequence[str], head: Head, file: Path) -> list[Row]:
+    """Verdicts out of a file's samples alone, without rows that no check stands behind. Raises BadInput.
+
+    A file from before schema 3 is judged by the rule of its time, and best against best is not asked of it.
+    """
     timed = Counter(r.id for r in rows if r.samples_s)
     if twice := next((i for i, n in timed.items() if n > 1), ""):
         raise BadInput(f"{file} has two rows {twice} with samples: one of them is of another run")
     for row in rows:
-        if bad := [x for x in row.samples_s if not 0 < x < math.inf]:
+        if bad := [x for x in (*row.samples_s, *row.blocks_s) if not 0 < x < math.inf]:
             raise BadInput(f"{file}: {row.id} has a sample of {bad[0]} s: they are positive and finite")
     usable = [r for r in rows if not r.verdict and not r.skipped and (r.bitwise or not r.samples_s)]
     for row in usable:
@@ -71,7 +81,10 @@ def rejudged(rows: Sequence[Row], names: Sequence[str], seed: int, file: Path) -
     try:
         for name in names:
             mine, contests = [r for r in usable if r.probe == name], probe.table(name).CONTESTS
-            again += judge.judge(mine, contests, probe.analysis(name), seed)
+            if head.schema < BLOCKS_SCHEMA:
+                contests = tuple(c for c in contests if not c.sides)
+            by = old_rule.Windows(head.seed) if head.schema < BLOCKS_SCHEMA else None
+            again += judge.judge(mine, contests, probe.analysis(name), by)
         return again
     except (ValueError, ArithmeticError, AssertionError, LookupError, TypeError, StopIteration) as error:
         raise BadInput(f"{file} cannot be judged: its rows do not hold together ({error!r})") from error

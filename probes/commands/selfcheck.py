@@ -1,115 +1,180 @@
-"""Does the harness see differences that are not there? The same kernel against itself, many times.
+"""Does the harness see differences that are not there? Kernels of every probe against themselves.
 
-Each run times padded_loop on ffn_down_14b as four arms: two are baseline and variant against the bar of
-l1.dpl, two give the noise floor. None may say GO or claim a difference: an interval that excludes 1, and an
-effect above the floor. All windows pooled then show how the floor falls as windows are added.
+An A/A run times a kernel and itself as a contest would: blocks A B B A, common output slots, weights as the
+contest has them, beside the other A/A pairs of its case. None may say GO by its probe's bar, and few may
+claim a difference, by ends that hold what placement adds. Where a sample's place in its block, or the arm
+before it, shifts it by more than 0.2 %, the harness is at fault.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from probes import cli
 from probes.core.types import BadInput
 from probes.engine import arms as binding
-from probes.engine import digests, probe
+from probes.engine import block_rule, digests, probe
 from probes.engine import run as engine
-from probes.engine.bench import Bench
-from probes.engine.probe import Variant
-from probes.gpu import facts
+from probes.engine.bench import Bench, Spec
+from probes.gpu import facts, sampling
+from probes.gpu.memory import Buffer
+from probes.gpu.sampling import Blocks
 from probes.gpu.timing import Arm
 from probes.report import provenance, store, tables
 from probes.report.rows import Row
-from probes.verdict import bars, intervals
+from probes.verdict import bars, blocks
 
-RUNS = 20
-ARMS = ("a", "b", "floor_a", "floor_b")
-WINDOWS_SHOWN = (4, 8, 14, 28, 56, 112)
+RUNS = 60
+SHIFT = 0.002
+"""What a sample's place or predecessor may shift its median by."""
 
+CLAIMS = 0.025
+"""The share of A/A runs that may claim a difference: 5 of 200."""
 
-def measure(bench: Bench, runs: int) -> Iterator[list[Row]]:
-    """Four rows per run, one per arm; the samples of each are kept."""
-    argv = ["--case", "ffn_down_14b", "--layout", "padded", "--form", "loop"]
-    args = cli.parser("l1").parse_args(argv)
-    kernels = engine.load("l1", bench, args)
-    backend = next(iter(kernels))
-    table, part = probe.table("l1"), probe.plan("l1")
-    (case,) = table.cases(args, 0, lambda symbol: {})
-    variants = table.variants(args, case)[:1]
-    with ExitStack() as keep:
-        arms = probe.arms("l1").make(bench, args, kernels, keep)
-        for k in range(runs):
-            run = replace(case, id=f"run_{k:02d}")
-            with ExitStack() as stack:
-                material = arms.open(run, variants, stack)
-                found, _ = binding.bind("l1", part, arms, material, bench, run, variants, kernels, args)
-                spec, arm = next((s, a) for s, a in found if s.backend == backend)
-                variants_of = [Variant(name=name, baseline=ARMS[0]) for name in ARMS]
-                plans = [replace(spec.planned, variant=v, read="") for v in variants_of]
-                specs = [replace(spec, planned=planned) for planned in plans]
-                same = [(own, Arm(own.name, arm.launches, arm.output)) for own in specs]
-                bench.seed += 1
-                yield bench.measure("selfcheck", same, run.id)
+MOST_SPACE = 64 << 20
+"""Bytes at most that are held beside a run, so that its weights lie elsewhere than the last one's."""
+
+SLOTS = ("first", "second", "third", "last")
 
 
-def judge(rows: Sequence[Row], seed: int) -> list[Row]:
-    """One verdict row per run, b against a; pure."""
-    out = []
-    for case, arms in _runs(rows).items():
-        found = intervals.interval(_ratios(arms, "b", "a"), seed)
-        floor = intervals.noise_floor([_ratios(arms, "floor_b", "floor_a")], seed)
-        decided = bars.judge_ratio(*found, floor, bars.bar("l1.dpl"))
-        claims = intervals.claims_difference(found, floor)
-        row = Row(
-            probe="selfcheck", case=case, variant="b", backend=arms["b"].backend, source="measured",
-            device=arms["b"].device, ratio_to_baseline=found.ratio, ratio_low=found.low,
-            ratio_high=found.high, noise_floor=floor, verdict=decided.verdict,
-            reason="CLAIMS A DIFFERENCE" if claims else "claims no difference", role="verdict", scope="each",
+@dataclass(frozen=True)
+class Shift:
+    """The median of ln(sample / its block's mean) over samples of one kind."""
+
+    what: str
+    count: int
+    median: float
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it is beyond what may be; a handful of samples says nothing."""
+        return self.count >= blocks.LEAST and abs(self.median) > SHIFT
+
+
+def measure(bench: Bench, runs: int) -> Iterator[tuple[list[Row], list[Blocks]]]:
+    """The A/A pairs of one case after the other, each probe's share of the runs; rows and their blocks."""
+    names = probe.names()
+    for k, name in enumerate(names):
+        wanted = runs * (k + 1) // len(names) - runs * k // len(names)
+        args = cli.parser(name).parse_args([])
+        args.windows, args.blocks = cli.WINDOWS, cli.BLOCKS
+        kernels = engine.load(name, bench, args)
+        table = probe.table(name)
+        with ExitStack() as keep:
+            arms = probe.arms(name).make(bench, args, kernels, keep)
+            cases = table.cases(args, bench.gpu.facts.sms, engine.fitter(kernels, args))
+            judged = [c for c in cases if any(not x.cases or c.id in x.cases for x in table.CONTESTS)]
+            turn = 0
+            while wanted > 0:
+                case = judged[turn % len(judged)]
+                rows, taken = _case(name, bench, arms, case, kernels, args, wanted, turn)
+                wanted, turn = wanted - max(1, len(rows)), turn + 1
+                yield rows, taken
+
+
+def _case(
+    name: str, bench: Bench, arms: Any, case: Any, kernels: Any, args: argparse.Namespace, most: int,
+    turn: int,
+) -> tuple[list[Row], list[Blocks]]:  # fmt: skip
+    """At most `most` A/A pairs of a case, each arm bound anew."""
+    variants = probe.table(name).variants(args, case)
+    again = {v.name: v.of for v in variants if v.role == "again"}
+    used = [v for v in variants if v.name in again or v.name in again.values()]
+    rng = np.random.default_rng((bench.seed, turn))
+    with ExitStack() as stack:
+        stack.enter_context(Buffer(int(rng.integers(1, MOST_SPACE))))
+        material = arms.open(case, used, stack)
+        mine = {b: k for b, k in kernels.items() if not case.backends or b in case.backends}
+        part = probe.plan(name)
+        bound, _ = binding.bind(name, part, arms, material, bench, case, used, mine, args)
+        by_name: dict[str, tuple[Spec, Arm]] = {s.name: (s, arm) for s, arm in bound}
+        pairs = [
+            (by_name[f"{a}/{b}"], by_name[f"{of}/{b}"])
+            for a, of in again.items() for b in mine if {f"{a}/{b}", f"{of}/{b}"} <= by_name.keys()
+        ][:most]  # fmt: skip
+        for arm in {id(arm): arm for pair in pairs for _, arm in pair}.values():
+            stack.callback(arm.close)
+            arm.build(bench.gpu.stream)
+        taken = sampling.rounds(
+            bench.gpu.stream, [(a, b) for (_, a), (_, b) in pairs], bench.looks, bench.clock(),
+            bench.seed + turn, lambda look, so_far: (), bench.progress, f"{name} {case.id}",
         )  # fmt: skip
-        out.append(row)
-    return out
+        for (_, a), (_, b) in pairs:
+            a.recheck()
+            b.recheck()
+    rows = []
+    for ((spec, _), (base, _)), own in zip(pairs, taken, strict=True):
+        row = bench.row("selfcheck", replace(spec, case=replace(case, id=f"{name}_{case.id}_{turn:03d}")))
+        row.role, row.of, row.baseline = "pair", spec.planned.variant.name, base.planned.variant.name
+        row.variant, row.bitwise = f"{row.of}:{row.baseline}", True
+        row.blocks_s, row.retaken = own.time_s, own.retaken
+        row.block_clock_hz = [0.0 if math.isnan(c) else c for c in own.clock_hz]
+        rows.append(row)
+    return rows, taken
 
 
-def _runs(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
-    """Rows by run and arm."""
-    out: dict[str, dict[str, Row]] = {}
-    for row in rows:
-        out.setdefault(row.case, {})[row.variant] = row
-    return out
-
-
-def _ratios(arms: dict[str, Row], a: str, b: str) -> intervals.F64:
-    return intervals.paired_ratios(*(intervals.arm(arms[name].samples_s)[0] for name in (a, b)))
-
-
-def floors(rows: Sequence[Row], seed: int) -> list[tuple[int, float]]:
-    """(windows, noise floor) out of all runs' windows pooled: how the floor falls with more of them."""
-    ratios = np.concatenate([_ratios(arms, "b", "a") for arms in _runs(rows).values()])
+def judge(rows: Sequence[Row]) -> list[Row]:
+    """One verdict row per A/A run; tau from the other runs of its probe. Pure."""
     out = []
-    for count in WINDOWS_SHOWN:
-        parts = [ratios[k : k + count] for k in range(0, len(ratios) - count + 1, count)]
-        if parts:
-            out.append((count, float(np.median([intervals.noise_floor([p], seed) for p in parts]))))
+    for row in rows:
+        name = row.case.partition("_")[0]
+        others = [r for r in rows if r is not row and r.case.partition("_")[0] == name]
+        by = block_rule.Blocks(block_rule.tau_of(others), 0.0)
+        part = by.of(row, row, row)
+        bar = bars.bar(probe.table(name).CONTESTS[0].bar)
+        claims = part.found is not None and not part.found.low <= 1.0 <= part.found.high
+        said = Row(
+            probe="selfcheck", case=row.case, variant=row.variant, backend=row.backend, source="measured",
+            device=row.device, kv=row.kv, noise_floor=part.noise, role="verdict", scope="each",
+            baseline=row.baseline, verdict=by.decide(part, bar, None).verdict,
+            reason="CLAIMS A DIFFERENCE" if claims else "claims no difference",
+        )  # fmt: skip
+        if part.found:
+            said.ratio_to_baseline, said.ratio_low, said.ratio_high = part.found
+        out.append(said)
     return out
 
 
-def text(rows: Sequence[Row], judged: Sequence[Row], seed: int, markdown: bool) -> str:
-    """Both tables, with one line that says whether the harness passed."""
-    passed = f"{len(judged)} A/A runs: {sum(map(_wrong, judged))} said GO or claimed a difference"
-    lines = [[str(n), tables.format_percent(f, 2)] for n, f in floors(rows, seed)]
-    grows = tables.table(["windows", "noise floor (median)"], lines, markdown)
+def shifts(taken: Sequence[tuple[str, Blocks]]) -> list[Shift]:
+    """Residuals by place in the block and, for the first place, by the arm before; taken: (probe, blocks)."""
+    by: dict[str, list[float]] = {}
+    for name, own in taken:
+        t = np.log(np.reshape(own.time_s, (-1, 4)))
+        for residual, after in zip(t - t.mean(axis=1, keepdims=True), own.after, strict=True):
+            for slot, value in zip(SLOTS, residual, strict=True):
+                by.setdefault(f"{name}, {slot} in its block", []).append(float(value))
+            by.setdefault(f"{name}, after {after or 'the thrown-away sample'}", []).append(float(residual[0]))
+    return [Shift(what, len(r), float(np.median(r))) for what, r in by.items()]
+
+
+def text(judged: Sequence[Row], found: Sequence[Shift], markdown: bool) -> str:
+    """What the runs claimed, and what shifts a sample."""
+    claims = sum(r.reason == "CLAIMS A DIFFERENCE" for r in judged)
+    gone = sum(r.verdict == "GO" for r in judged)
+    said = f"{len(judged)} A/A runs: {gone} said GO, {claims} claimed a difference (1 % expected)"
+    lines = [[s.what, str(s.count), tables.format_percent(s.median, 3, sign=True)] for s in found]
+    heads = ["samples", "how many", "median shift"]
+    shown = tables.table(heads, lines, markdown, left=heads[:1])
     verdicts = tables.verdict_table(judged, markdown, "The same kernel against itself")
-    return f"{verdicts}\n\n{passed}\n\n{grows}\n"
+    return f"{said}\n\n{shown}\n\n{verdicts}\n"
 
 
-def _wrong(row: Row) -> bool:
-    return row.verdict == "GO" or row.reason == "CLAIMS A DIFFERENCE"
+def wrong(judged: Sequence[Row], found: Sequence[Shift]) -> bool:
+    """Whether the harness saw what is not there, or disturbs its own samples."""
+    claims = sum(r.reason == "CLAIMS A DIFFERENCE" for r in judged)
+    return (
+        any(r.verdict == "GO" for r in judged)
+        or claims > max(1, math.ceil(CLAIMS * len(judged)))
+        or any(s.wrong for s in found)
+    )
 
 
 def main(argv: Sequence[str]) -> int:
@@ -117,7 +182,6 @@ def main(argv: Sequence[str]) -> int:
     said = (__doc__ or "").splitlines()[0]
     p = argparse.ArgumentParser(prog="python -m probes selfcheck", description=said)
     p.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"A/A runs (default {RUNS})")
-    p.add_argument("--windows", type=int, default=cli.WINDOWS, metavar="N", help="ABBA windows per run")
     p.add_argument("--device", type=int, default=0, metavar="N", help="GPU index (default 0)")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--out", type=cli.folder, default=Path("out") / "runs", metavar="DIR")
@@ -128,23 +192,26 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _work(args: argparse.Namespace) -> int:
-    if args.runs < 1 or args.windows < 2:
-        raise BadInput(f"--runs must be at least 1 and --windows 2, got {args.runs} and {args.windows}")
+    if args.runs < 1:
+        raise BadInput(f"--runs must be at least 1, got {args.runs}")
     gpu = facts.open_gpu(args.device)
-    bench = Bench(gpu, args.seed, args.windows, cli.teller(args.quiet))
+    bench = Bench(gpu, args.seed, cli.WINDOWS, cli.teller(args.quiet))
     head = provenance.collect(
-        mode="measure", device=gpu.facts.slug, seed=args.seed, kernels_sha256=digests.sources("l1"),
-        driver=facts.driver_version(), neighbours=facts.neighbours(args.device), environment=gpu.environment,
+        mode="measure", device=gpu.facts.slug, seed=args.seed, probes=probe.names(),
+        kernels_sha256=digests.selfcheck(), driver=facts.driver_version(),
+        neighbours=facts.neighbours(args.device), environment=gpu.environment,
     )  # fmt: skip
     folder = Path("out") / gpu.facts.slug if args.record else args.out
+    taken: list[tuple[str, Blocks]] = []
     with store.ReportFile(folder / "selfcheck.json", head) as file:
-        for k, rows in enumerate(measure(bench, args.runs)):
-            bench.progress(f"A/A run {k + 1} of {args.runs}")
+        for rows, own in measure(bench, args.runs):
             file.add(*rows)
-        measured = list(file.rows)
-        judged = judge(measured, args.seed)
+            taken += [(r.case.partition("_")[0], b) for r, b in zip(rows, own, strict=True)]
+            bench.progress(f"{len(file.rows)} of {args.runs} A/A runs")
+        judged, found = judge(list(file.rows)), shifts(taken)
+        head.notes += [f"{s.what}: median shift {100 * s.median:+.3f} % of {s.count}" for s in found]
         file.add(*judged)
-    print(text(measured, judged, args.seed, False))
+    print(text(judged, found, False))
     written = f"# The harness against itself\n\n{tables.first_line(head)}\n\n"
-    store.write_text(folder / "selfcheck.md", written + text(measured, judged, args.seed, True))
-    return int(any(map(_wrong, judged)))
+    store.write_text(folder / "selfcheck.md", written + text(judged, found, True))
+    return int(wrong(judged, found))

@@ -18,17 +18,19 @@ from probes.core.types import BACKENDS, Backend, Binary, LaunchConfig, Progress,
 from probes.device import pipeline
 from probes.engine import judge
 from probes.engine.compiling import Asked, compile_all
+from probes.engine.contests import Contests
 from probes.engine.plan import Planned, described, occupy
 from probes.engine.probe import Case, Variant
 from probes.formats import checksum
-from probes.gpu import timing
+from probes.gpu import sampling, timing
 from probes.gpu.driver import tried
 from probes.gpu.facts import Gpu
 from probes.gpu.kernels import Kernel, Launch, absent, bind, int64
 from probes.gpu.memory import Buffer
-from probes.gpu.timing import Arm, Output, Samples
+from probes.gpu.sampling import Samples
+from probes.gpu.timing import Arm, Output
 from probes.report.rows import Row
-from probes.verdict import intervals
+from probes.verdict import blocks
 
 Loader = Callable[[str, Sequence[str], str, int, Progress], dict[str, Binary]]
 LOADERS: dict[Backend, Loader] = {
@@ -37,7 +39,6 @@ LOADERS: dict[Backend, Loader] = {
 }
 COMPILE = compile_all
 HARNESS = ("harness_read", "harness_clock")
-SLOWED = 0.97  # of the case's median SM clock: a sample below it is counted as throttled
 LARGE, LEAST_READ_BYTES = "read_large", 1 << 30  # the row that is its case's ceiling, and what it is over
 
 
@@ -70,7 +71,9 @@ class Bench:
     windows: int
     progress: Progress
     backends: Sequence[Backend] = BACKENDS
+    looks: Sequence[int] = tuple(blocks.LOOKS)
     skipped: dict[Backend, str] = field(default_factory=dict)
+    repeats: list[Row] = field(default_factory=list)  # the A/A pairs of the cases before
     _failed: dict[Backend, str] = field(default_factory=dict)
     _harness: dict[tuple[Backend, str], Kernel] = field(default_factory=dict)
     _ceiling: tuple[Buffer, Buffer, NDArray[np.uint32], int] | None = None
@@ -149,37 +152,84 @@ class Bench:
         data, out, want, size = self.reserve()
         return [self.read(case, LARGE, b, data, size, 4, out, want) for b in backends]
 
-    def measure(self, probe: str, arms: Sequence[tuple[Spec, Arm]], what: str) -> list[Row]:
-        """Check, time and check again; one Row per arm, in order. Raises WrongResult."""
-        stream, all_arms = self.gpu.stream, [arm for _, arm in arms]
+    def measure(
+        self, probe: str, arms: Sequence[tuple[Spec, Arm]], what: str, contests: bool = True
+    ) -> list[Row]:
+        """Check, survey, time the contests' pairs side by side, and check again. Raises WrongResult.
+
+        One Row per arm, in order, then one per pair.
+        """
+        all_arms = [arm for _, arm in arms]
         with tried(f"{probe} {what}"), ExitStack() as stack:
             for arm in all_arms:
                 stack.callback(arm.close)
-                arm.build(stream)
-            sampled = timing.sample(
-                stream, all_arms, self.windows, self.clock(), self.seed, self.progress, what
-            )
+                arm.build(self.gpu.stream)
+            sampled = self._survey(all_arms, what)
             loops = {
-                arm.name: timing.event_loop_s(stream, arm)
+                arm.name: timing.event_loop_s(self.gpu.stream, arm)
                 for arm in all_arms
-                if float(np.median(sampled[arm.name].time_s)) >= 50e-6
+                if _median(sampled[arm.name].time_s) >= 50e-6
             }
-            usual = _median([s.clock_hz for s in sampled.values()]) or float("nan")
+            usual = blocks.usual_clock([c for s in sampled.values() for c in s.clock_hz.reshape(-1)])
             rows = [self._row(probe, s, sampled[s.name], usual, loops.get(s.name)) for s, _ in arms]
-            judge.relate(rows, self.seed)
-        return rows
+            judge.relate(rows)
+            pairs = self._contests(probe, rows, {s.name: arm for s, arm in arms}, what) if contests else []
+            for arm in all_arms:
+                arm.recheck()
+        return [*rows, *pairs]
+
+    def _survey(self, arms: Sequence[Arm], what: str) -> dict[str, Samples]:
+        """Windows of all arms; those without a graph apart and last: they leave the GPU in another state."""
+        out: dict[str, Samples] = {}
+        for some in ([a for a in arms if a.graph], [a for a in arms if not a.graph]):
+            if some:
+                clock = self.clock()
+                out |= sampling.survey(
+                    self.gpu.stream, some, self.windows, clock, self.seed, self.progress, what
+                )
+        return out
+
+    def _contests(self, probe: str, rows: Sequence[Row], arms: Mapping[str, Arm], what: str) -> list[Row]:
+        """A row for each pair that a contest wants, timed in blocks until it is decided or out of looks."""
+        contests = Contests(probe, rows, self.repeats)
+        pairs = [
+            (arms[f"{p.variant}/{p.backend}"], arms[f"{p.baseline}/{p.backend}"]) for p in contests.pairs
+        ]
+        taken = sampling.rounds(
+            self.gpu.stream,
+            pairs,
+            self.looks,
+            self.clock(),
+            self.seed + 1,
+            contests.closed,
+            self.progress,
+            what,
+        )
+        return contests.rows(taken)
 
     def _row(self, probe: str, spec: Spec, samples: Samples, usual_hz: float, loop_s: float | None) -> Row:
         """Everything that one arm's own samples and resources say."""
         row, v = self.row(probe, spec), spec.planned.variant
-        row.samples_s = samples.time_s.reshape(-1).tolist()
-        row.time_s, row.time_s_p25, row.time_s_p75 = intervals.quartiles(row.samples_s)
-        row.content_gbps = row.content_bytes / row.time_s / 1e9 if row.content_bytes else None
-        row.bitwise, row.sm_clock_hz = True, _median([samples.clock_hz])
-        row.throttled_samples = np.flatnonzero(samples.clock_hz < SLOWED * usual_hz).tolist()
-        row.throttled = len(row.throttled_samples)
-        row.windows, row.processes, row.event_loop_time_s = samples.time_s.shape[0], 1, loop_s
+        times = samples.time_s.reshape(-1)
+        known = times[np.isfinite(times)]
+        if bad := times.size - known.size:
+            told = f"{bad} of {times.size} samples had a slope at or below 0: another process on the GPU?"
+            row.missing.append(told)
+            row.skipped = None if known.size else told
         row.baseline, row.read = v.baseline or None, spec.planned.read or None
+        if not known.size:
+            return row
+        row.samples_s, row.windows, row.processes = (
+            known.tolist(),
+            None if bad else samples.time_s.shape[0],
+            1,
+        )
+        row.time_s, row.time_s_p25, row.time_s_p75 = blocks.quartiles(known)
+        row.content_gbps = row.content_bytes / row.time_s / 1e9 if row.content_bytes else None
+        row.bitwise, row.sm_clock_hz = True, _median(samples.clock_hz) or None
+        clocks = samples.clock_hz.reshape(-1)[np.isfinite(times)]
+        row.throttled_samples = np.flatnonzero(clocks < blocks.SLOWED * usual_hz).tolist()
+        row.throttled, row.event_loop_time_s = len(row.throttled_samples), loop_s
         if v.role == "ceiling" and (spec.planned.content_bytes or 0) < LEAST_READ_BYTES:
             row.notes.append("less than 1 GiB: the GPU had no room for more")
         return row
@@ -199,10 +249,10 @@ class Bench:
         return row
 
 
-def _median(clocks_hz: Sequence[NDArray[np.float64]]) -> float | None:
-    """Of the clocks that are known, None where none is."""
-    clocks = np.concatenate(clocks_hz, axis=None)
-    return float(np.nanmedian(clocks)) if np.isfinite(clocks).any() else None
+def _median(values: NDArray[np.float64]) -> float:
+    """Of those that are known; 0 where none is."""
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if known.size else 0.0
 
 
 def read_config(size: int) -> LaunchConfig:

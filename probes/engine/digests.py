@@ -28,6 +28,11 @@ def sources(name: str, launches: Sequence[Any] = (), backend: str = "") -> str:
     return digest(sorted(kernels), list(launches))
 
 
+def selfcheck() -> str:
+    """SHA-256 of every probe's kernels: what the self-check times."""
+    return digest([sources(name) for name in probe.names()], [])
+
+
 def report(file: str, device: str) -> str:
     """SHA-256 of what a device's report named `file` (l1, l3-48sm) depends on."""
     return sources(file.partition("-")[0], launches(file, device))

@@ -1,25 +1,54 @@
 """Rows that were timed together -> ratios; contests -> verdict rows. Pure: nothing here knows a GPU.
 
-A contest's variants are held against its baseline group by group. The noise floor is what the contest's A/A
-pairs show in the same group. A sum over a model weighs each case by how often a decode step runs it.
+A contest's variants are held against its baseline group by group, each pair in blocks of its own
+(`block_rule`); reports from before schema 3 are judged by `old_rule`. A sum over a model weighs each case by
+how often a decode step runs it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import fsum
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from probes.core.types import BACKENDS, Backend
+from probes.engine.block_rule import Part, rule
 from probes.engine.probe import AnalysisPart, Contest
 from probes.report import tables
 from probes.report.rows import Row
-from probes.verdict import bars, intervals, record
-from probes.verdict.bars import Verdict
-from probes.verdict.intervals import Interval
+from probes.verdict import bars, blocks, record
+from probes.verdict.bars import Bar, Interval, Verdict
 
 COLD = "the weights were not cold"
-Part = tuple[Row, Row, float]  # a variant's row, its baseline's and the noise floor of their group
+
+
+class Pair(NamedTuple):
+    """Two arms of one group and backend to be timed side by side: a variant and what it is held against."""
+
+    variant: str
+    baseline: str
+    backend: Backend
+    again: bool = False  # the same kernel twice
+
+    @property
+    def name(self) -> str:
+        """The row's variant."""
+        return f"{self.variant}:{self.baseline}"
+
+
+class Rule(Protocol):
+    """How samples decide."""
+
+    # What a group's rows say of a variant; None where nothing was measured that could decide.
+    def part(self, rows: Sequence[Row], contest: Contest, row: Row, base: Row) -> Part | None: ...
+    # Of a model's parts, each with its launches per decode step.
+    def sum(self, parts: Sequence[tuple[int, Part]]) -> Part: ...
+    # A part held against a bar.
+    def decide(self, part: Part, bar: Bar, why: str | None) -> Verdict: ...
 
 
 def find(rows: Sequence[Row], group: str, variant: str, backend: str) -> Row | None:
@@ -28,17 +57,20 @@ def find(rows: Sequence[Row], group: str, variant: str, backend: str) -> Row | N
     return next((r for r in rows if r.samples_s and (r.group, r.variant, r.backend) == want), None)
 
 
-def times(row: Row) -> intervals.F64:
-    """A row's samples by process and window."""
-    return intervals.arm(row.samples_s, row.processes or 1)
+def over(a: Row, b: Row) -> Interval | None:
+    """Time of a over time of b, from the windows that both were timed in; None where those are too few."""
+    if len(a.samples_s) != len(b.samples_s) or not a.samples_s:
+        return None
+    e = blocks.interval(np.log(a.samples_s) - np.log(b.samples_s))
+    return e.ratio if e else None
 
 
-def over(a: Row, b: Row, seed: int) -> Interval:
-    """Time of a over time of b, from paired samples."""
-    return intervals.weighted_ratio([(1, times(a), times(b))], seed)
+def compared(a: Row, b: Row) -> tuple[float, float | None, float | None]:
+    """The same with its ends, or the ratio of the two medians where windows are too few for ends."""
+    return over(a, b) or ((a.time_s or math.nan) / (b.time_s or math.nan), None, None)
 
 
-def relate(rows: Sequence[Row], seed: int) -> None:
+def relate(rows: Sequence[Row]) -> None:
     """Ceilings, shares of a plain read and ratios of rows that were timed together, from their samples."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
@@ -56,48 +88,93 @@ def relate(rows: Sequence[Row], seed: int) -> None:
             base = find(peers, row.group, row.baseline, row.backend) if row.baseline else None
             if base is row:
                 row.ratio_to_baseline = 1.0
-            elif base:
-                row.ratio_to_baseline, row.ratio_low, row.ratio_high = over(row, base, seed)
-
-
-def floor(rows: Sequence[Row], contest: Contest, group: str, backend: str, seed: int) -> float | None:
-    """The A/A noise floor of a contest in one group, None where no pair of it was timed."""
-    found = []
-    for name, of in contest.again:
-        again = find(rows, group, name, backend)
-        first = find(rows, group, of or (again.of if again and again.of else ""), backend)
-        if again and first:
-            found.append(over(again, first, seed))
-    return intervals.floor_of(found) if found else None
+            elif base and base.time_s:
+                row.ratio_to_baseline = row.time_s / base.time_s
+                if found := over(row, base):
+                    row.ratio_to_baseline, row.ratio_low, row.ratio_high = found
 
 
 def both(rows: Sequence[Row], contest: Contest, variant: str) -> tuple[Row, Row] | None:
-    """A variant and its contest's baseline in the group and backend of `rows`, None where one is missing."""
+    """A variant and its contest's baseline in the group and backend of `rows`, None where one is missing.
+
+    A side of best against best is the fastest of its rows, as the tables' windows timed them.
+    """
     if not rows:
         return None
-    row, base = (find(rows, rows[0].group, name, rows[0].backend) for name in (variant, contest.baseline))
+    row, base = (_side(rows, contest, name) for name in (variant, contest.baseline))
     return (row, base) if row and base else None
 
 
-def blocked(row: Row, base: Row, analysis: AnalysisPart) -> str | None:
-    """What keeps a pair from a verdict: a missing proof, warm weights, or what the probe knows."""
-    if row.missing:
-        return row.missing[0]
-    if row.cold is False or base.cold is False:
-        return COLD
-    return analysis.blocked(row, base)
+def _side(rows: Sequence[Row], contest: Contest, name: str) -> Row | None:
+    group, backend = rows[0].group, rows[0].backend
+    among = contest.sides.get(name, (name,))
+    found = [r for n in among if (r := find(rows, group, n, backend)) and (r.bitwise or len(among) == 1)]
+    return min(found, key=lambda r: r.time_s or math.inf, default=None)
 
 
-def judge(rows: Sequence[Row], contests: Sequence[Contest], analysis: AnalysisPart, seed: int) -> list[Row]:
-    """Verdict rows of every contest, variant and backend. The same rows and seed give the same verdicts."""
-    timed = [r for r in rows if r.source == "measured" and r.samples_s and r.role != "verdict"]
+def _pair(
+    rows: Sequence[Row], contest: Contest, variant: str, analysis: AnalysisPart
+) -> tuple[Row, Row] | None:
+    return (both if variant in contest.sides else analysis.pair)(rows, contest, variant)
+
+
+def _again(rows: Sequence[Row], contest: Contest, backend: str) -> list[tuple[Row, Row]]:
+    """The A/A pairs of a contest in the one group of `rows`."""
+    found = []
+    for name, of in contest.again:
+        again = find(rows, rows[0].group, name, backend) if rows else None
+        first = find(rows, rows[0].group, of or (again.of or ""), backend) if again else None
+        if again and again.role == "again" and first and first.role != "again":
+            found.append((again, first))
+    return found
+
+
+def pairs(
+    rows: Sequence[Row], contests: Sequence[Contest], analysis: AnalysisPart
+) -> dict[Pair, list[Contest]]:
+    """The pairs that one group's rows are to be timed in, and the contests that each is for."""
+    out: dict[Pair, list[Contest]] = {}
+    timed = [r for r in rows if r.samples_s and r.role != "verdict"]
+    for contest in contests:
+        if not timed or (contest.cases and timed[0].case not in contest.cases):
+            continue
+        for backend in dict.fromkeys(r.backend for r in timed):
+            mine = [r for r in timed if r.backend == backend]
+            found = [p for v in contest.variants if (p := _pair(mine, contest, v, analysis))]
+            for a, b in found:
+                if a is not b:
+                    out.setdefault(Pair(a.variant, b.variant, backend), []).append(contest)
+            for a, b in _again(mine, contest, backend) if found else ():
+                out.setdefault(Pair(a.variant, b.variant, backend, True), []).append(contest)
+    return out
+
+
+def judge(
+    rows: Sequence[Row], contests: Sequence[Contest], analysis: AnalysisPart, by: Rule | None = None
+) -> list[Row]:  # fmt: skip
+    """Verdict rows of every contest, variant and backend. The same rows give the same verdicts."""
+    measured = [r for r in rows if r.source == "measured" and r.role != "verdict"]
+    by = by or rule(measured)
+    timed = [r for r in measured if r.samples_s or r.role == "pair"]
     order = [(c, v, b) for c in contests for v in c.variants for b in BACKENDS]
     order.sort(key=lambda x: x[0].over != "all" and BACKENDS.index(x[2]))
     out: list[Row] = []
     for contest, variant, backend in order:
         mine = [r for r in timed if r.backend == backend]
-        out += _Judged(mine, contest, variant, backend, analysis, seed).rows()
+        out += _Judged(mine, contest, variant, analysis, by).rows()
     return out
+
+
+def blocked(row: Row, base: Row, analysis: AnalysisPart) -> str | None:
+    """What keeps a pair from a verdict: a missing proof, warm weights, a doubt, or what the probe knows."""
+    if row.missing:
+        return row.missing[0]
+    if row.cold is False or base.cold is False:
+        return COLD
+    for r in (row, base):
+        if stops := r.blocking():
+            return f"{r.variant} is {stops[0]}"
+    return analysis.blocked(row, base)
 
 
 @dataclass(frozen=True)
@@ -107,9 +184,12 @@ class _Judged:
     all: list[Row]
     contest: Contest
     variant: str
-    backend: Backend
     analysis: AnalysisPart
-    seed: int
+    by: Rule
+    bar: Bar = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bar", bars.bar(self.contest.bar))
 
     def rows(self) -> list[Row]:
         """Its verdicts: each case's and, for a sum, each model's; or one for all groups together."""
@@ -117,76 +197,68 @@ class _Judged:
         own = [r for r in self.all if not r.sweep and (not cases or r.case in cases)]
         for group in dict.fromkeys(r.group for r in own):
             mine = [r for r in self.all if r.group == group]
-            pair = self.analysis.pair(mine, self.contest, self.variant)
-            noise = floor(mine, self.contest, group, self.backend, self.seed)
-            if pair and noise is not None:
-                parts.append((*pair, noise))
+            pair = _pair(mine, self.contest, self.variant, self.analysis)
+            if pair and (part := self.by.part(mine, self.contest, *pair)):
+                parts.append(part)
         if self.contest.over == "all":
-            wanted = [p for p in parts if p[0].group in (self.contest.groups or {p[0].group})]
+            wanted = [p for p in parts if p.row.group in (self.contest.groups or {p.row.group})]
             return [self._together(wanted)] if wanted else []
-        out = [self._each(*part) for part in parts]
+        out = [self._each(part) for part in parts]
         return out + (self._sums(parts) if self.contest.over == "sum" else [])
 
-    def _decide(self, found: Interval, noise: float, why: str | None) -> Verdict:
-        return bars.judge_ratio(*found, noise, bars.bar(self.contest.bar), why)
+    def _decide(self, part: Part) -> Verdict:
+        return self.by.decide(part, self.bar, blocked(part.row, part.base, self.analysis))
 
-    def _row(
-        self, like: Row, case: str, scope: str, found: Interval, noise: float, decided: Verdict,
-        why: Sequence[str],
-    ) -> Row:  # fmt: skip
+    def _row(self, part: Part, case: str, scope: str, decided: Verdict, why: Sequence[str]) -> Row:
+        like, found = part.row, part.found
         said = record.figure(like.probe, self.contest.recorded_case, self.variant, "verdict")
         recorded = str(said.value) if said else None
-        return Row(
-            probe=like.probe, case=case, variant=self.variant, backend=self.backend, source="measured",
-            device=like.device, ratio_to_baseline=found.ratio, ratio_low=found.low, ratio_high=found.high,
-            noise_floor=noise, role="verdict", scope=scope, baseline=self.contest.baseline,
+        row = Row(
+            probe=like.probe, case=case, variant=self.variant, backend=like.backend, source="measured",
+            device=like.device, noise_floor=part.noise if found else None, role="verdict", scope=scope,
+            of=like.variant if like.variant != self.variant else None, baseline=part.base.variant,
             recorded=recorded, verdict=decided.verdict, agrees=bars.agree(decided.verdict, recorded),
-            reason=". ".join([decided.reason, *why]),
+            reason=". ".join(filter(None, [decided.reason, *why])),
         )  # fmt: skip
+        if found:
+            row.ratio_to_baseline, row.ratio_low, row.ratio_high = found
+        return row
 
-    def _each(self, a: Row, b: Row, noise: float) -> Row:
-        found = over(a, b, self.seed)
-        why = self.analysis.why(self.all, self.contest, a, b, found, noise)
-        decided = self._decide(found, noise, blocked(a, b, self.analysis))
-        return self._row(a, a.case, "each", found, noise, decided, [why])
+    def _each(self, part: Part) -> Row:
+        said = (
+            [self.analysis.why(self.all, self.contest, part.row, part.base, part.found)] if part.found else []
+        )
+        return self._row(part, part.row.case, "each", self._decide(part), said)
 
-    def _sums(self, pairs: Sequence[Part]) -> list[Row]:
-        models: dict[str, list[tuple[int, Row, Row, float]]] = {}
-        for pair in pairs:
-            for model, count in (pair[0].counts or {}).items():
-                models.setdefault(model, []).append((count, *pair))
+    def _sums(self, parts: Sequence[Part]) -> list[Row]:
+        models: dict[str, list[tuple[int, Part]]] = {}
+        for part in parts:
+            for model, count in (part.row.counts or {}).items():
+                models.setdefault(model, []).append((count, part))
         out = []
-        for model, parts in models.items():
-            if not self.contest.whole.get(model, frozenset()) <= {a.case for _, a, *_ in parts}:
+        for model, own in models.items():
+            if not self.contest.whole.get(model, frozenset()) <= {p.row.case for _, p in own}:
                 continue
-            found = intervals.weighted_ratio([(n, times(a), times(b)) for n, a, b, _ in parts], self.seed)
-            # each case's ratio strays by its floor at most, so the sum's by their mean, weighted by time
-            weights = [n * (b.time_s or 0.0) for n, _, b, _ in parts]
-            noise = fsum(w * f for w, (*_, f) in zip(weights, parts, strict=True)) / fsum(weights)
-            saved = fsum(n * ((b.time_s or 0.0) - (a.time_s or 0.0)) for n, a, b, _ in parts)
-            why = f"{tables.format_time(saved)} saved of {tables.format_time(fsum(weights))} per decode step"
-            stops = [w for _, a, b, _ in parts if (w := blocked(a, b, self.analysis))]
-            decided = self._decide(found, noise, stops[0] if stops else None)
-            out.append(self._row(parts[0][1], f"model_{model}", "sum", found, noise, decided, [why]))
+            whole = self.by.sum(own)
+            before = fsum(n * (p.base.time_s or 0.0) for n, p in own)
+            saved = fsum(n * ((p.base.time_s or 0.0) - (p.row.time_s or 0.0)) for n, p in own)
+            why = f"{tables.format_time(saved)} saved of {tables.format_time(before)} per decode step"
+            stops = [w for _, p in own if (w := blocked(p.row, p.base, self.analysis))]
+            decided = self.by.decide(whole, self.bar, stops[0] if stops else None)
+            out.append(self._row(whole, f"model_{model}", "sum", decided, [why]))
         return out
 
     def _together(self, parts: Sequence[Part]) -> Row:
         """One verdict over all wanted groups; its figures are of the group where the variant does worst."""
+        by_group = {part.row.group: part for part in parts}
         verdicts: list[tuple[str, Verdict]] = []
-        figures: list[tuple[Interval, float, Row]] = []
-        by_group = {part[0].group: part for part in parts}
         for group, name in (self.contest.groups or dict.fromkeys(by_group, "")).items():
-            if group not in by_group:
-                verdicts.append((name, Verdict("INCONCLUSIVE", "not measured")))
-                continue
-            a, b, noise = by_group[group]
-            found = over(a, b, self.seed)
-            verdicts.append((name, self._decide(found, noise, blocked(a, b, self.analysis))))
-            figures.append((found, noise, a))
+            part = by_group.get(group)
+            verdicts.append((name, self._decide(part) if part else Verdict("INCONCLUSIVE", "not measured")))
         decided = bars.all_of(verdicts) if len(verdicts) > 1 else verdicts[0][1]
-        found, _, worst = max(figures, key=lambda f: f[0].ratio)
-        why = self.analysis.why_all(self.all, self.contest, worst)
-        noise = max(f[1] for f in figures)
-        row = self._row(worst, worst.case, "all", found, noise, decided, why)
-        row.overlap_s = worst.overlap_s
+        worst = max(parts, key=lambda p: p.found.ratio if p.found else 0.0)
+        why = self.analysis.why_all(self.all, self.contest, worst.row, worst.base)
+        row = self._row(worst, worst.row.case, "all", decided, why)
+        row.noise_floor = max(p.noise for p in parts) if worst.found else None
+        row.overlap_s = worst.row.overlap_s
         return row

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from probes.engine.judge import over
+from probes.engine.judge import compared
 from probes.report import tables
 from probes.report.rows import Row
-from probes.verdict.intervals import Interval
 
 MEMORY = 0.90  # of the DRAM rate that the large read reaches: from here on memory itself is the limit
 ISSUE = 0.60  # of the schedulers' active cycles: from here on instructions are the limit
 ENDS_S = 5e-6  # what start and end of a launch take at most, and never more than the plain read itself
-SEED = 0  # of the intervals here, which decide nothing
 
 
 def keeps(
@@ -44,7 +42,7 @@ class Nearest:
     """The fastest of some rows; `found`: the time of the fastest read of its bytes over its own."""
 
     row: Row
-    found: Interval
+    found: tuple[float, float | None, float | None]
     fraction: float
     target: float | None
 
@@ -54,7 +52,8 @@ class Nearest:
         if self.target is None:
             return ""
         word = "reached" if self.fraction >= self.target else "not reached"
-        within = self.found.low < self.target <= self.found.high
+        _, low, high = self.found
+        within = low is not None and high is not None and low < self.target <= high
         return f"{word} (within the interval)" if within else word
 
     @property
@@ -70,9 +69,8 @@ def nearest(
     if not rows or not reads:
         return None
     row, read = (min(some, key=lambda r: r.time_s or 0.0) for some in (rows, reads))
-    found = over(read, row, SEED)
-    stated = row.fraction_of_same_bytes_read
-    return Nearest(row, found, stated if medians and stated is not None else found.ratio, target)
+    found, stated = compared(read, row), row.fraction_of_same_bytes_read
+    return Nearest(row, found, stated if medians and stated is not None else found[0], target)
 
 
 @dataclass(frozen=True, slots=True)

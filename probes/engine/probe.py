@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from probes.gpu.kernels import Kernel
     from probes.gpu.timing import Arm
     from probes.report.rows import Row
-    from probes.verdict.intervals import Interval
+    from probes.verdict.bars import Interval
 
 # what a contest decides: each case by itself, the sum over a model's cases too, or several cases as one
 Over = Literal["each", "sum", "all"]
@@ -88,6 +88,8 @@ class Contest:
     groups: Mapping[str, str] = field(default_factory=dict)  # over all: which are wanted, and their names
     # over sum: the cases without which a model's sum is not said; a model that is not here needs none
     whole: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    sides: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Best against best: a name above -> the rows that it is the fastest of; none for a flip of one lever."""
     recorded_case: str = "all"  # that the record's verdict stands under
 
 
@@ -207,11 +209,9 @@ class AnalysisPart(Protocol):
     # A proof that the probe alone knows of and that is not there.
     def blocked(self, row: Row, base: Row) -> str | None: ...
     # What lies behind a verdict on one case.
-    def why(
-        self, rows: Sequence[Row], contest: Contest, row: Row, base: Row, found: Interval, floor: float
-    ) -> str: ...
+    def why(self, rows: Sequence[Row], contest: Contest, row: Row, base: Row, found: Interval) -> str: ...
     # What lies behind a verdict on several cases at once.
-    def why_all(self, rows: Sequence[Row], contest: Contest, row: Row) -> list[str]: ...
+    def why_all(self, rows: Sequence[Row], contest: Contest, row: Row, base: Row) -> list[str]: ...
 
 
 class ReportPart(Protocol):

@@ -18,16 +18,17 @@ from probes.core.types import BadInput, Unavailable
 from probes.engine import judge, probe
 from probes.report import store
 from probes.report.rows import Row
-from probes.verdict import intervals
+from probes.verdict import blocks
 
 # figures of a joined row that are the median of the processes'
 MEDIANS = ("event_loop_time_s", "overlap_s", "gain_per_interface_s", "load_balance", "sm_clock_hz")
 
 
-def child_argv(name: str, args: argparse.Namespace, out: Path) -> list[str]:
-    """The parent's own flags, for a child that measures alone and writes to `out`."""
+def child_argv(name: str, args: argparse.Namespace, out: Path, k: int = 0) -> list[str]:
+    """The parent's own flags, for the `k`-th child: it measures alone, by a seed of its own, into `out`."""
     argv: list[str] = ["--mode", "measure", "-q", "--json", str(out), "--md", str(out.with_suffix(".md"))]
-    argv += ["--device", str(args.device), "--seed", str(args.seed), "--windows", str(args.windows)]
+    argv += ["--device", str(args.device), "--seed", str(args.seed + k), "--windows", str(args.windows)]
+    argv += ["--blocks", str(args.blocks)]
     argv += ["--blocks-per-sm", str(args.blocks_per_sm)] if args.blocks_per_sm else []
     argv += [word for backend in args.backend or () for word in ("--backend", backend)]
     argv += [word for case in args.case or () for word in ("--case", case)]
@@ -65,7 +66,9 @@ def pooled(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> 
         raise BadInput("the processes measured different arms: their rows cannot be joined")
     if runs:
         joined = [join(list(rows)) for rows in zip(*runs, strict=True)]
-        judge.relate(joined, args.seed)
+        judge.relate(joined)
+        for row in joined:
+            _related(row, joined)
         for group in dict.fromkeys(r.group for r in joined):
             yield [r for r in joined if r.group == group]
     if stopped:
@@ -74,7 +77,7 @@ def pooled(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> 
 
 def _child(name: str, args: argparse.Namespace, k: int, out: Path) -> list[Row]:
     """One process' rows, with what it saw of its neighbours as a note. Raises Unavailable."""
-    command = [sys.executable, "-m", f"probes.{name}", *child_argv(name, args, out)]
+    command = [sys.executable, "-m", f"probes.{name}", *child_argv(name, args, out, k)]
     child = subprocess.run(command, capture_output=True, text=True)
     if child.returncode not in (0, 3):
         last = (child.stderr.strip().splitlines() or ["no message"])[-1]
@@ -91,11 +94,13 @@ def join(rows: list[Row]) -> Row:
     first = rows[0]
     if any(r.id != first.id for r in rows):
         raise BadInput(f"rows of different arms cannot be joined: {sorted({r.id for r in rows})}")
+    if first.role == "pair":
+        return _joined_pair(rows)
     if not first.samples_s:
         return first
     first.samples_s = [t for r in rows for t in r.samples_s]
     before, length = first.time_s or 1.0, len(first.samples_s) // len(rows)
-    first.time_s, first.time_s_p25, first.time_s_p75 = intervals.quartiles(first.samples_s)
+    first.time_s, first.time_s_p25, first.time_s_p75 = blocks.quartiles(first.samples_s)
     first.processes = len(rows)
     first.throttled_samples = [k + i * length for i, r in enumerate(rows) for k in r.throttled_samples]
     first.throttled = len(first.throttled_samples)
@@ -109,3 +114,28 @@ def join(rows: list[Row]) -> Row:
     first.notes = list(dict.fromkeys(x for r in rows for x in r.notes))
     first.cold = None if first.cold is None else all(r.cold for r in rows)
     return first
+
+
+def _joined_pair(rows: list[Row]) -> Row:
+    """Blocks of several processes one after another, and what they say together."""
+    first = rows[0]
+    # a process that begins with an odd count would swap who comes first in the blocks that follow
+    whole = [len(r.blocks_s) // 8 * 8 for r in rows]
+    first.block_clock_hz = [c for r, n in zip(rows, whole, strict=True) for c in r.block_clock_hz[: n // 4]]
+    first.blocks_s = [t for r, n in zip(rows, whole, strict=True) for t in r.blocks_s[:n]]
+    first.retaken = sum(r.retaken or 0 for r in rows)
+    first.missing = list(dict.fromkeys(x for r in rows for x in r.missing))
+    e = blocks.interval(blocks.figures(first.blocks_s)) if first.blocks_s else None
+    if e:
+        first.ratio_to_baseline, first.ratio_low, first.ratio_high = e.ratio
+    return first
+
+
+def _related(row: Row, joined: list[Row]) -> None:
+    """A pair's ratio stands in its variant's row too, where that has the same baseline."""
+    if row.role == "pair" and row.ratio_to_baseline is not None:
+        like = judge.find(joined, row.group, row.of or "", row.backend)
+        if like and like.baseline == row.baseline:
+            like.ratio_to_baseline, like.ratio_low, like.ratio_high = (
+                row.ratio_to_baseline, row.ratio_low, row.ratio_high
+            )  # fmt: skip

@@ -20,12 +20,13 @@ from probes.engine import digests, judge, machine_code, predict, probe, processe
 from probes.engine.arms import Kernels
 from probes.engine.bench import Bench
 from probes.engine.plan import refused
-from probes.engine.probe import Arms, Case
+from probes.engine.probe import Arms, Case, Fit
 from probes.gpu import facts as live
 from probes.gpu.partition import partition
 from probes.report import provenance, store, tables
 from probes.report.provenance import Head
 from probes.report.rows import Row
+from probes.verdict import blocks
 
 
 @dataclass
@@ -85,7 +86,8 @@ def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], No
     seen: dict[str, Any] = {}
     if mode == "measure":
         gpu = live.open_gpu(args.device)
-        bench = Bench(gpu, args.seed, args.windows, tell, tuple(args.backend or BACKENDS))
+        asked = tuple(args.backend or BACKENDS)
+        bench = Bench(gpu, args.seed, args.windows, tell, asked, looks_of(args.blocks))
         facts = gpu.facts
         seen = {
             "neighbours": live.neighbours(args.device, own_context=True), "environment": gpu.environment,
@@ -122,7 +124,7 @@ def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], No
             if not args.quick:
                 machine_code.explain(name, facts.arch, file.rows, args.blocks_per_sm or 0)
             every, contests = [*file.rows, *added], probe.table(name).CONTESTS
-            file.add(*added, *judge.judge(every, contests, probe.analysis(name), args.seed))
+            file.add(*added, *judge.judge(every, contests, probe.analysis(name)))
             head.environment = list(gpu.environment)  # a partition may have added to it
             head.neighbours += [n for n in live.neighbours(args.device, True) if n not in head.neighbours]
     if args.record:
@@ -133,6 +135,11 @@ def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], No
         title = f"{name.upper()}: {probe.table(name).QUESTION}"
         store.write_text(text, tables.document(title, head, file.rows, extra))
     return Run(name, head, file.rows)
+
+
+def looks_of(most: int) -> tuple[int, ...]:
+    """The looks of a contest that may take `most` blocks."""
+    return tuple(n for n in blocks.LOOKS if n <= most)
 
 
 def load(name: str, bench: Bench, args: argparse.Namespace) -> dict[Backend, dict[str, Any]]:
@@ -166,6 +173,16 @@ def _asked(args: argparse.Namespace, among: Iterable[Backend] = BACKENDS) -> lis
     return [b for b in among if not args.backend or b in args.backend]
 
 
+def fitter(kernels: Kernels, args: argparse.Namespace) -> Fit:
+    """A kernel's blocks per SM in each backend, as far as the flags let it have them."""
+
+    def fit(symbol: str) -> dict[Backend, int]:
+        found = {b: k[symbol].blocks_per_sm(256) for b, k in kernels.items()}
+        return {b: min(n, args.blocks_per_sm or n) for b, n in found.items()}
+
+    return fit
+
+
 def measured(name: str, bench: Bench, args: argparse.Namespace) -> Iterator[list[Row]]:
     """Rows of one case after the other, then of the sweeps."""
     table = probe.table(name)
@@ -185,10 +202,7 @@ def measured(name: str, bench: Bench, args: argparse.Namespace) -> Iterator[list
                 yield _all_refused(name, bench, args, case, str(error), tuple(kernels))
                 return
 
-        def fit(symbol: str) -> dict[Backend, int]:
-            found = {b: k[symbol].blocks_per_sm(256) for b, k in kernels.items()}
-            return {b: min(n, args.blocks_per_sm or n) for b, n in found.items()}
-
+        fit = fitter(kernels, args)
         arms, sms = probe.arms(name).make(bench, args, kernels, keep), bench.gpu.facts.sms
         if not table.alone(args):
             for case in table.cases(args, sms, fit):
@@ -221,8 +235,8 @@ def _case(
         if args.once:
             return arms.once(material, [*bound, *reads])
         proofs = {s.name: arms.prove(material, s.planned, s) for s, _ in bound}
-        rows = bench.measure(name, [*bound, *reads], case.id)
-        for (spec, arm), row in zip([*bound, *reads], rows, strict=True):
+        rows = bench.measure(name, [*bound, *reads], case.id, contests=not case.sweep)
+        for (spec, arm), row in zip([*bound, *reads], rows, strict=False):
             if proof := proofs.get(spec.name):
                 row.overlap_s, row.load_balance = proof.overlap_s, proof.load_balance
                 row.missing, row.notes = proof.missing, [*row.notes, *proof.notes]

@@ -57,7 +57,7 @@ def rows_of(
                     v = Variant(name=name, role="point", of=name.partition("@")[0] if "@" in name else "")
                     skipped.append(refused(probe, case, v, backend, "measured", facts, str(error)))
             reads = [*bench.ceilings(case, [backend]), *arms.reads(material, [backend])]
-            timed = quick.measure(probe, [*bound, *reads], case.id)
+            timed = quick.measure(probe, [*bound, *reads], case.id, contests=False)
             for (spec, arm), row in zip([*bound, *reads], timed, strict=True):
                 arms.settle(material, spec.planned, arm, row, timed)
             given = {r.id for r in found}

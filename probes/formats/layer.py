@@ -229,6 +229,13 @@ def cache(layer: Layer, kv: int, seed: int) -> F16:
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32).astype(np.float16)
 
 
+def last_position(kv_cache: F16) -> tuple[int, int, int, int]:
+    """Where a cache's last position lies in its bytes: (offset, pitch, width, rows)."""
+    planes, heads, kv, size = kv_cache.shape
+    width = kv_cache.itemsize * size
+    return (kv - 1) * width, kv * width, width, planes * heads
+
+
 def run_layer(d: Data, kv_cache: F16, h: F32, table: F32, layer: Layer = LAYER_14B) -> Buffers:
     """All 13 kernels in order on input h f32[hidden]; every buffer by name.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,25 @@ class Buffer:
             raise
         return buffer
 
+    @classmethod
+    def slots(cls, size: int, count: int, align: int = 256) -> Buffer:
+        """Room for `count` times `size` bytes, `pitch` bytes apart."""
+        pitch = -(-size // align) * align
+        buffer = cls(pitch * count)
+        buffer.pitch = pitch
+        return buffer
+
+    def copied(self) -> Buffer:
+        """The same bytes at another address, copied on the device."""
+        buffer = Buffer(self.size)
+        buffer.pitch = self.pitch
+        try:
+            call("cuMemcpyDtoD", buffer.address, self.address, self.size)
+        except BaseException:
+            buffer.free()
+            raise
+        return buffer
+
     def upload(self, array: NDArray[Any]) -> None:
         """Copy a host array to the start of the buffer."""
         host = np.ascontiguousarray(array)
@@ -57,6 +76,10 @@ class Buffer:
         call("cuMemsetD8", self.address, POISON, self.size)
         call("cuCtxSynchronize")
 
+    def zero(self) -> None:
+        """Fill every byte with 0."""
+        call("cuMemsetD8", self.address, 0, self.size)
+
     def free(self) -> None:
         """Give the memory back; the buffer is of no use afterwards."""
         if self._handle is not None:
@@ -68,6 +91,19 @@ class Buffer:
 
     def __exit__(self, *_: object) -> None:
         self.free()
+
+
+class Region(NamedTuple):
+    """Rows of `width` bytes, `pitch` bytes apart, somewhere in device memory."""
+
+    address: int
+    pitch: int
+    width: int
+    height: int
+
+    def poison(self) -> None:
+        """Fill every byte of its rows with POISON."""
+        call("cuMemsetD2D8", self.address, self.pitch, POISON, self.width, self.height)
 
 
 def place(stack: ExitStack, **given: NDArray[Any] | int) -> dict[str, Buffer]:

@@ -11,7 +11,7 @@ from probes.l1 import table
 from probes.report import tables
 from probes.report.rows import Row
 from probes.verdict import record
-from probes.verdict.intervals import Interval
+from probes.verdict.bars import Interval
 
 BOUND = 0.85
 """A kernel that reaches this share of a read's speed is said to be bound by what binds the read."""
@@ -39,7 +39,7 @@ def blocked(row: Row, base: Row) -> str | None:
     return None
 
 
-def why(rows: Sequence[Row], contest: Contest, row: Row, base: Row, found: Interval, floor: float) -> str:
+def why(rows: Sequence[Row], contest: Contest, row: Row, base: Row, found: Interval) -> str:
     """What limits the padded kernel here, and what the layout changes: bytes, registers, occupancy."""
     ring = contest.baseline == table.RING_BASELINE
     layout = table.variant(row.of or row.variant).layout.name
@@ -66,22 +66,21 @@ def why(rows: Sequence[Row], contest: Contest, row: Row, base: Row, found: Inter
     if not ring and x and y and x.time_s and y.time_s:
         parts.append(f"its loads alone take {100 * (x.time_s / y.time_s - 1):+.1f} % of padded's")
     if ring:
-        parts.append(bytes_alone(row.traffic_bytes / base.traffic_bytes, found, floor))
+        parts.append(bytes_alone(row.traffic_bytes / base.traffic_bytes, found))
     return ", ".join(parts)
 
 
-def why_all(rows: Sequence[Row], contest: Contest, row: Row) -> list[str]:
+def why_all(rows: Sequence[Row], contest: Contest, row: Row, base: Row) -> list[str]:
     """No contest of L1 decides several cases at once."""
     return []
 
 
-def bytes_alone(want: float, found: Interval, floor: float) -> str:
-    """Is the time saved the bytes saved (`want`: their ratio), to within the interval and the noise floor?"""
-    low, high = found.low - floor, found.high + floor
+def bytes_alone(want: float, found: Interval) -> str:
+    """Is the time saved the bytes saved (`want`: their ratio), to within the interval?"""
     said = f"{100 * (1 - found.ratio):.2f} % less time for {100 * (1 - want):.2f} % fewer bytes"
-    if low <= want <= high:
+    if found.low <= want <= found.high:
         return f"{said}: the gain is the bytes, no more and no less"
-    if high < want:
+    if found.high < want:
         return f"{said}: more than the bytes alone"
     return f"{said}: less than the bytes, so they are not all that binds"
 

@@ -34,6 +34,9 @@ class Layouts:
     host: data.Weights
     device: dict[str, Buffer]
     activations: Buffer
+    outs: Buffer
+    counters: Buffer
+    """Results and ring counters: a slot for each copy of the weights, the same for every arm."""
     copies: int
     stack: ExitStack
     whole: dict[str, data.U32]
@@ -59,42 +62,49 @@ class LayoutArms(Arms):
         self.bench.progress(f"{case.id}: {case.matrix} weights, {len(needed)} layouts")
         host = data.weights(case, needed, self.bench.seed, self.args.gguf)
         free, _ = self.bench.gpu.free_bytes()
-        most = max(p.nbytes for p in host.packed.values())
-        copies = timing.rotation(most, self.bench.gpu.facts.l2_bytes, free // max(1, len(needed)) * 4)
-        if (size := most * len(needed)) > free:
+        # the smallest layout must be cold too; an arm again has weights of its own
+        least, most = (f(p.nbytes for p in host.packed.values()) for f in (min, max))
+        held = len(needed) + len(self.kernels) * sum(v.role == "again" for v in variants)
+        copies = timing.rotation(least, self.bench.gpu.facts.l2_bytes, free // held * 4)
+        if (size := most * held) > free:
             raise Unavailable(f"{case.id} needs {size >> 20} MiB on the GPU, {free >> 20} MiB are free")
-        device = {name: stack.enter_context(Buffer.of(p, copies)) for name, p in host.packed.items()}
-        return Layouts(case, host, device, stack.enter_context(Buffer.of(host.x8)), copies, stack, {})
+        keep = stack.enter_context
+        return Layouts(
+            case, host, {name: keep(Buffer.of(p, copies)) for name, p in host.packed.items()},
+            keep(Buffer.of(host.x8)), keep(Buffer.slots(4 * case.matrix.od, copies)),
+            keep(Buffer.of(np.zeros(4, np.uint32), copies)), copies, stack, {},
+        )  # fmt: skip
 
     def arm(self, material: Layouts, planned: Planned, name: str, backend: Backend) -> Arm:
         """One variant's arm. The first of a kind is held to the oracle's rows, all others to all of its rows.
 
-        Under --once every arm is held to the oracle's rows, and nothing is launched here.
+        An arm again reads weights of its own: where weights lie is part of what it is to show. Under --once
+        every arm is held to the oracle's rows, and nothing is launched here.
         """
         v, w = planned.variant, material
         assert isinstance(v, Matvec), "a variant of L1"
         od, weights, stream = w.case.matrix.od, w.device[v.layout.name], v.form.name == "stream"
-        out = w.stack.enter_context(Buffer(4 * od))
-        counter = 0
-        if planned.ring and planned.ring.drawn:  # a graph's launches follow each other: one word is enough
-            counter = w.stack.enter_context(Buffer.of(np.zeros(4, np.uint32))).address
+        if v.role == "again":
+            weights = w.stack.enter_context(weights.copied())
+        drawn = planned.ring is not None and planned.ring.drawn
         kernel = self.kernels[backend][planned.kernel]
-        launches = [
-            launch(planned, kernel, w, (weights.address + k * weights.pitch, out.address), counter)
-            for k in range(w.copies)
-        ]
+        launches = []
+        for k in range(w.copies):
+            read, out, counter = (b.address + k * b.pitch for b in (weights, w.outs, w.counters))
+            launches.append(launch(planned, kernel, w, (read, out), counter if drawn else 0))
         want = w.host.streamed[v.layout.name] if stream else w.host.want
-        sample = Output(out, od, want, w.host.rows)
+        sample = Output(w.outs, od, want, w.host.rows, w.copies)
+        kept = (Output(w.counters, 1, np.zeros(1, np.uint32), slots=w.copies),) if drawn else ()
         if self.args.once:
-            return Arm(name, launches, sample)
+            return Arm(name, launches, sample, kept=kept)
         kind = v.layout.name if stream else "sum"
         if kind not in w.whole:
-            out.poison()
+            w.outs.poison()
             launches[0].enqueue(self.bench.gpu.stream)
             w.whole[kind] = sample.check(f"{w.case.id} {name}")
         every = w.whole[kind].copy()
         every[w.host.rows] = sample.want  # the oracle's rows stay the oracle's
-        return Arm(name, launches, Output(out, od, every))
+        return Arm(name, launches, Output(w.outs, od, every, slots=w.copies), kept=kept)
 
     def reads(self, material: Layouts, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]:
         """Plain reads of as many bytes as the layouts store."""

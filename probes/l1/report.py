@@ -7,7 +7,7 @@ from pathlib import Path
 
 from probes.core.types import BACKENDS, Shape
 from probes.engine import limit, sweep
-from probes.engine.judge import find, over
+from probes.engine.judge import compared, find
 from probes.engine.probe import Case
 from probes.formats import layouts, traffic
 from probes.formats.layouts import LAYOUTS
@@ -66,11 +66,11 @@ def _limit(rows: Sequence[Row], title: str, markdown: bool) -> list[str]:
         for backend in BACKENDS:
             near, padded = _nearest(rows, group, backend), find(rows, group, "dispatch_padded", backend)
             if near and padded:
-                row, ratio = near.row, over(near.row, padded, limit.SEED)
+                row, ratio = near.row, compared(near.row, padded)
                 lines.append([
                     row.case, row.backend, row.variant, tables.format_time(row.time_s),
                     tables.format_ratio(*ratio),
-                    tables.format_ratio(near.fraction, near.found.low, near.found.high), *near.cells,
+                    tables.format_ratio(near.fraction, *near.found[1:]), *near.cells,
                 ])  # fmt: skip
     if not lines:
         return []

@@ -127,6 +127,13 @@ READ_OF = {"padded": "read_padded", "gs": "read_padded", "dpl": "read_dpl", "gpl
 """The plain read that moves as many bytes as a layout stores."""
 
 _WHOLE = {m.name: frozenset(t.case for t in m.tensors) for m in MODELS}
+
+
+def _named(layout: str) -> tuple[str, ...]:
+    """A layout's kernels that compute, whatever their form."""
+    return tuple(f"{layout}_{form.name}" for form in FORMS if form.name != "stream")
+
+
 CONTESTS: tuple[Contest, ...] = (
     Contest(
         bar="l1.dpl", baseline="dispatch_padded", variants=("dpl", "gs", "gpl"), over="sum", whole=_WHOLE,
@@ -136,8 +143,14 @@ CONTESTS: tuple[Contest, ...] = (
         bar="l1.dpl", baseline=RING_BASELINE, variants=(RING,), over="sum", whole=_WHOLE,
         again=(("padded_ring_aa", RING_BASELINE),),
     ),
+    Contest(
+        bar="l1.best", baseline="padded_best", variants=("dpl_best", "gs_best", "gpl_best"), over="sum",
+        whole=_WHOLE, again=(("padded_ring_aa", RING_BASELINE),),
+        sides={f"{lay.name}_best": _named(lay.name) for lay in LAYOUTS},
+    ),
 )  # fmt: skip
-"""Layouts in the dispatcher's form; and where memory binds, by kernels that differ only in their bytes."""
+"""Layouts in the dispatcher's form; where memory binds, by kernels that differ only in their bytes; and each
+layout's fastest kernel against padded's."""
 
 
 def every() -> list[Matvec]:

@@ -7,54 +7,53 @@ from dataclasses import replace
 
 from probes.device.tuning import Chosen
 from probes.engine import sweep
-from probes.engine.judge import both, find, floor, over
+from probes.engine.judge import both, find
 from probes.engine.probe import Contest
 from probes.l2 import chains, plan, table
 from probes.l2.chains import ChainRing
 from probes.report.rows import Row
 from probes.report.tables import format_percent, format_ratio
-from probes.verdict import intervals
-from probes.verdict.intervals import Interval
+from probes.verdict.bars import Interval
 
 EARLIER_S = 50e-9
 """A start this much earlier than in the plain graph is no accident of the timer."""
-
-SEED = 0
-"""Of intervals beside a verdict, which decide nothing."""
 
 pair = both
 
 
 def blocked(row: Row, base: Row) -> str | None:
-    """Without an overlap nothing is decided: a wait without a trigger can do no more than close the gap."""
-    if row.overlap_s is None:
-        return "no overlap was looked for"
+    """Starts must have been looked at; whether they overlap is evidence, and gates nothing."""
+    return "no overlap was looked for" if row.overlap_s is None else None
+
+
+def _source(row: Row, base: Row) -> str:
+    """Where an arm's gain or loss can come from, by its launches' starts."""
+    if row.overlap_s is None or base.overlap_s is None:
+        return ""
     if row.overlap_s > 0:
-        return None
-    told = f"no overlap seen: launches start {-row.overlap_s * 1e6:.2f} us after their predecessor's end"
-    if base.overlap_s is not None and row.overlap_s - base.overlap_s >= EARLIER_S:
-        return f"{told}, {(row.overlap_s - base.overlap_s) * 1e6:.2f} us earlier than in the plain graph"
-    return f"{told}, no earlier than in the plain graph"
+        return "launches overlap"
+    if row.overlap_s - base.overlap_s >= EARLIER_S:
+        return "an earlier start, no overlap"
+    return "neither overlap nor an earlier start"
 
 
-def why(rows: Sequence[Row], contest: Contest, row: Row, base: Row, found: Interval, floor: float) -> str:
+def why(rows: Sequence[Row], contest: Contest, row: Row, base: Row, found: Interval) -> str:
     """Every contest of L2 decides its groups at once: see why_all."""
     return ""
 
 
-def why_all(rows: Sequence[Row], contest: Contest, row: Row) -> list[str]:
+def why_all(rows: Sequence[Row], contest: Contest, row: Row, base: Row) -> list[str]:
     """What lies behind an arm's figure in each group: starts, shares of a read, the flip by PROBES_PDL=0."""
     out = []
     groups = contest.groups or {row.group: ""}
     for group, name in groups.items():
         said = f"{name}: " if name else ""
-        a, plain = (find(rows, group, n, row.backend) for n in (row.variant, contest.baseline))
+        a, plain = (find(rows, group, n, row.backend) for n in (row.variant, base.variant))
         if a is None or plain is None:
             continue
         if a.overlap_s is not None and plain.overlap_s is not None:
-            out.append(
-                f"{said}launches start {_when(a.overlap_s)}, {_when(plain.overlap_s)} in the plain graph"
-            )
+            starts = f"launches start {_when(a.overlap_s)}, {_when(plain.overlap_s)} in the plain graph"
+            out.append(f"{said}{_source(a, plain)}: {starts}")
         if a.fraction_of_same_bytes_read and plain.fraction_of_same_bytes_read:
             own, before = (format_percent(r.fraction_of_same_bytes_read) for r in (a, plain))
             out.append(
@@ -62,12 +61,9 @@ def why_all(rows: Sequence[Row], contest: Contest, row: Row) -> list[str]:
                 f"the plain graph at {before} of a plain chain that does"
             )
         off = find(rows, group, table.arm(row.variant).off, row.backend)
-        if off:
-            found = over(a, off, SEED)
-            out.append(
-                f"{said}against such kernels under PROBES_PDL=0, time ratio "
-                f"{format_ratio(found.ratio, found.low, found.high)}"
-            )
+        if off and a.time_s and off.time_s:
+            ratio = format_ratio(a.time_s / off.time_s)
+            out.append(f"{said}against such kernels under PROBES_PDL=0, time ratio {ratio}")
     return out
 
 
@@ -126,21 +122,19 @@ def best(rows: Sequence[Row], chain: str) -> dict[str, Chosen]:
 
 # What any chain shows beyond the floor
 
-CONTEST = table.CONTESTS[0]
-"""Whose A/A pairs show the floor of every chain: they are the same for all."""
-
 
 def noise(rows: Sequence[Row], group: str, backend: str) -> float | None:
-    """The A/A floor of a group and backend."""
-    return floor(rows, CONTEST, group, backend, SEED)
+    """The furthest end that a group's A/A arms reach against what they repeat; None without one."""
+    again = [r for r in rows if (r.group, r.backend, r.role) == (group, backend, "again")]
+    ends = [abs(end - 1.0) for r in again for end in (r.ratio_low, r.ratio_high) if end is not None]
+    return max(ends, default=None)
 
 
 def claimed(row: Row, least: float) -> bool:
     """Whether a row differs from the plain graph beyond the noise floor."""
-    if row.ratio_to_baseline is None or row.ratio_low is None:
+    if row.ratio_to_baseline is None or row.ratio_low is None or row.ratio_high is None:
         return False
-    found = Interval(row.ratio_to_baseline, row.ratio_low, row.ratio_high or 0.0)
-    return intervals.claims_difference(found, least)
+    return not row.ratio_low <= 1.0 <= row.ratio_high and abs(row.ratio_to_baseline - 1.0) > least
 
 
 def tail_points(rows: Sequence[Row]) -> list[tuple[Row, float]]:

@@ -28,7 +28,7 @@ from probes.formats.layouts import layout
 from probes.formats.packing import pack
 from probes.gpu import timing
 from probes.gpu.kernels import Kernel
-from probes.gpu.memory import Buffer, addresses, place
+from probes.gpu.memory import Buffer, Region, addresses, place
 from probes.gpu.timing import Arm, Output
 from probes.l2 import chains, data, plan, table
 from probes.l2.chains import Step
@@ -241,6 +241,8 @@ class ChainArms(Arms):
         for k in range(w.count):
             own = {name: b.address + k * b.pitch for name, b in (*w.device.items(), ("w.cache", caches))}
             copies.append({**fixed, **own, "in": fixed[chains.hidden(k)], "out": fixed[chains.hidden(k + 1)]})
+        at, *size = decode_layer.last_position(cache)  # stored, then read: a stale value would be right
+        new = [Region(caches.address + k * caches.pitch + at, *size) for k in range(w.count)]
         self.bench.progress(f"{case.id} at KV {kv}: the oracle of a layer")
         want, left = w.layer.oracle(kv, cache)
         found, plain = {}, chains.decode_steps(kv)
@@ -250,7 +252,7 @@ class ChainArms(Arms):
             capped = self._capped([s.kernel for s in steps], kernels, self.args.blocks_per_sm or 0)
             after = [shared[chains.hidden(k + 1)] for k in range(w.count)]
             rotation = chains.layer_bytes(kv) * w.count
-            chain = Chain(case, backend, kernels, copies, last, capped, rotation, after)
+            chain = Chain(case, backend, kernels, copies, last, capped, rotation, after, tuple(new))
             if ring and kv not in w.finals:  # decode13 was left out: its kernels give the words all the same
                 w.finals[kv] = check_layer(self.bench, chain, plain, shared, caches, want, left)
             final = check_layer(self.bench, chain, steps, shared, caches, want, left)
@@ -270,7 +272,9 @@ class ChainArms(Arms):
         for step in planned.steps:
             if step.smem_bytes:
                 self._fits(chain.kernels[step.entry_point(v.kind)], step)
-        return Arm(name, chain.launches(planned.steps, v), chain.output, whole=True, graph=v.graph)
+        return Arm(
+            name, chain.launches(planned.steps, v), chain.output, stale=chain.stale, whole=True, graph=v.graph
+        )
 
     def reads(self, material: Opened, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]:
         """Chains that only read the same bytes."""

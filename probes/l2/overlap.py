@@ -21,14 +21,14 @@ from probes.formats.layer import F16
 from probes.gpu import counters
 from probes.gpu.graph import Eager, capture
 from probes.gpu.kernels import Kernel, Launch, Launches, int32, int64
-from probes.gpu.memory import Buffer
+from probes.gpu.memory import Buffer, Region
 from probes.gpu.timing import Arm, Output, synchronize
 from probes.l2 import chains, data, table
 from probes.l2.chains import Step
 from probes.l2.plan import beside, kernel_row, launch_config, steps_of
 from probes.l2.table import ChainCase, Launching
 from probes.report.rows import Row
-from probes.verdict.intervals import F64
+from probes.verdict.blocks import F64
 
 NOTHING = LaunchConfig(1, 1)
 REPLAYS = 200
@@ -55,6 +55,7 @@ class Chain:
     rotation_bytes: int | None = None
     results: list[Buffer] = field(default_factory=list)
     """Where the result lies after each copy, if not always in the output's buffer."""
+    stale: tuple[Region, ...] = ()  # what a launch writes before it reads it
 
     def result(self, copies: int) -> Buffer:
         """The buffer that holds the result once the first `copies` copies were run."""
@@ -152,6 +153,8 @@ def stable(
     try:
         for k in range(replays):
             where.poison()
+            for region in chain.stale:
+                region.poison()
             graph.replay()
             synchronize()
             want.check(f"{chain.case.id} {arm.name}/{chain.backend}, replay {k + 1} of {replays}")

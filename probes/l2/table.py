@@ -129,10 +129,18 @@ def _contest(chain: str, bar: str, first: str) -> Contest:
     )  # fmt: skip
 
 
+def _best(chain: str) -> Contest:
+    """The fastest chain with the lever on against the fastest with it off."""
+    flip = _contest(chain, "l2.best", RECORDED)
+    sides = {"pdl_best": JUDGED, "plain_best": (BASELINE,)}
+    return replace(flip, baseline="plain_best", variants=("pdl_best",), sides=sides)
+
+
 CONTESTS: tuple[Contest, ...] = (
     _contest("decode13", "l2.pdl", "pdl_entry"),
     _contest("ffn_down24", "l2.ring_bandwidth", "pdl_late_tail"),
     _contest("decode13_ring", "l2.ring_decode", "pdl_late_tail"),
+    *(_best(chain) for chain in ("decode13", "ffn_down24", "decode13_ring")),
 )
 """The chains that are judged: at all recorded KV lengths at once, the arm that the bar names first."""
 

@@ -9,7 +9,7 @@ from probes.engine.probe import Contest
 from probes.l3 import table, waves
 from probes.report.rows import Row
 from probes.report.tables import format_percent, format_time
-from probes.verdict.intervals import Interval
+from probes.verdict.bars import Interval
 
 BOUND = 0.85
 """A kernel that reaches this share of a read's speed is said to be bound by what binds the read."""
@@ -25,12 +25,12 @@ def blocked(row: Row, base: Row) -> str | None:
     return None
 
 
-def why(rows: Sequence[Row], contest: Contest, row: Row, base: Row, found: Interval, floor: float) -> str:
+def why(rows: Sequence[Row], contest: Contest, row: Row, base: Row, found: Interval) -> str:
     """What binds the baseline here, and what the form changes."""
     return _saves(row, base, found) if contest.baseline == table.RING_BASELINE else _binds(rows, row, base)
 
 
-def why_all(rows: Sequence[Row], contest: Contest, row: Row) -> list[str]:
+def why_all(rows: Sequence[Row], contest: Contest, row: Row, base: Row) -> list[str]:
     """No contest of L3 decides several cases at once."""
     return []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -38,6 +38,19 @@ class GateUp:
     copies: int
     want: Wanted
     stack: ExitStack
+    _slots: dict[tuple[str, int], Buffer] = field(default_factory=dict)
+
+    def slots(self, what: str, words: int, zero: bool = False) -> Buffer:
+        """Room for so many words for each copy of the weights, the same for every arm."""
+        key = (what, words)
+        if key not in self._slots:
+            made = (
+                Buffer.of(np.zeros(words, np.uint32), self.copies)
+                if zero
+                else Buffer.slots(4 * words, self.copies)
+            )
+            self._slots[key] = self.stack.enter_context(made)
+        return self._slots[key]
 
     def rotation_bytes(self, planned: Planned) -> int:
         """Bytes that a variant's launches rotate over."""
@@ -109,32 +122,32 @@ class FusionArms(Arms):
     def arm(self, material: GateUp, planned: Planned, name: str, backend: Backend) -> Arm:
         """One variant's arm: a launch per weight copy, or a step of two; every output is checked.
 
-        A ring's counters are the arm's own and shown to be 0 again; its launches follow one another.
+        A launch writes to its copy's slots. A ring's counters are shown to be 0 again.
         """
         d, v, kernels = material, planned.variant, self.kernels[backend]
         assert isinstance(v, Fusion), "a variant of L3"
         nf = table.nf_of(d.case)
-        q8 = d.stack.enter_context(Buffer(4 * d.want.q8.size))
-        outputs = [Output(q8, d.want.q8.size, d.want.q8)]
-        target: tuple[int, ...] = (q8.address,)
+        want = [d.want.q8]
         if v.finisher:  # there is an f32 intermediate, checked too
-            middle = bits(d.want.gu if v.sums_alone else d.want.h)
-            values = d.stack.enter_context(Buffer(4 * middle.size))
-            target = (values.address,)
-            outputs.append(Output(values, middle.size, middle))
+            want.append(bits(d.want.gu if v.sums_alone else d.want.h))
+        outputs = [
+            Output(d.slots(what, w.size), w.size, w, slots=d.copies)
+            for what, w in zip(("q8", "values"), want, strict=False)
+        ]
         kept: tuple[Output, ...] = ()
-        words = 0
         if count := plan.counters(planned, nf):
-            zeros = np.zeros(count, np.uint32)
-            counters = d.stack.enter_context(Buffer.of(zeros))
-            kept, words = (Output(counters, zeros.size, zeros),), counters.address
+            counters = d.slots("counters", count, zero=True)
+            kept = (Output(counters, count, np.zeros(count, np.uint32), slots=d.copies),)
         launches: list[Launch | Launches] = []
         for k in range(d.copies):
+            q8, *values = (o.buffer.address + k * o.buffer.pitch for o in outputs)
+            words = kept[0].buffer.address + k * kept[0].buffer.pitch if kept else 0
+            target = tuple(values) or (q8,)
             reader = _reader(planned, kernels[v.reader], d, d.copy(k), target, words)
             if not v.finisher:
                 launches.append(reader)
                 continue
-            args = (*target, q8.address, int32(nf))
+            args = (*target, q8, int32(nf))
             launches.append(Launches((reader, Launch(kernels[v.finisher], plan.finish_config(nf), args))))
         return Arm(name, launches, outputs[0], also=tuple(outputs[1:]), kept=kept)
 

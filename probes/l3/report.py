@@ -11,7 +11,7 @@ from probes.device import tuning
 from probes.device.occupancy import tail_fraction
 from probes.device.tuning import Chosen
 from probes.engine import limit, sweep
-from probes.engine.judge import find, over
+from probes.engine.judge import compared, find
 from probes.engine.probe import Case
 from probes.l3 import plan, table, waves
 from probes.report import tables
@@ -66,13 +66,13 @@ def _winners(rows: Sequence[Row], title: str, markdown: bool) -> list[str]:
             for v in table.VARIANTS:
                 row = find(rows, group, v.name, backend)
                 if row and base:
-                    ratio = format_ratio(1.0) if row is base else format_ratio(*over(row, base, limit.SEED))
+                    ratio = format_ratio(1.0) if row is base else format_ratio(*compared(row, base))
                     share = format_percent(row.fraction_of_same_bytes_read)
                     lines.append([group, backend, v.name, format_time(row.time_s), ratio, share])
             for what, name, of in STEPS:
                 a, b = (find(rows, group, n, backend) for n in (name, of))
                 if a and b:
-                    said = f"{name} over {of} {format_ratio(*over(a, b, limit.SEED))}"
+                    said = f"{name} over {of} {format_ratio(*compared(a, b))}"
                     told.append(f"- {what}, {group}, {backend}: {said}")
     if not lines:
         return []

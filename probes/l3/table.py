@@ -68,7 +68,7 @@ VARIANTS: tuple[Fusion, ...] = (
     _fusion("pair_ring", "l3_matmul_ring", "l3_swiglu_quant", 0),
     _fusion("form_c", "l3_form_c", "", 0),
 )
-AGAIN: dict[str, str] = {"pair_aa": BASELINE, "form_b_aa": "form_b", "pair_ring_aa": RING_BASELINE}
+AGAIN: dict[str, str] = {f"{v.name}_aa": v.name for v in VARIANTS}
 """Variants a second time, as arms of their own: what no lever at all looks like."""
 
 CASES: tuple[Case, ...] = (Case(id="gate_up_14b", shape=Shape(2 * 13824, 5120)),)
@@ -77,11 +77,18 @@ MAX_WAVES = 16.0
 CONTESTS: tuple[Contest, ...] = (
     Contest(
         bar="l3.fused", baseline=BASELINE, variants=("form_b", "form_b_staged", "form_a"),
-        again=(("pair_aa", "pair"), ("form_b_aa", "form_b")), recorded_case=CASES[0].id,
+        again=tuple((f"{name}_aa", name) for name in ("pair", "form_b", "form_a", "form_b_staged")),
+        recorded_case=CASES[0].id,
     ),
     Contest(
         bar="l3.row_grained", baseline=RING_BASELINE, variants=("form_c",),
-        again=(("pair_ring_aa", "pair_ring"),), recorded_case=CASES[0].id,
+        again=(("pair_ring_aa", "pair_ring"), ("form_c_aa", "form_c")), recorded_case=CASES[0].id,
+    ),
+    Contest(
+        bar="l3.best", baseline="pair_best", variants=("fused_best",), again=(("pair_ring_aa", "pair_ring"),),
+        sides={
+            "pair_best": ("pair", "pair_ring"), "fused_best": ("form_a", "form_b", "form_b_staged", "form_c"),
+        },
     ),
 )  # fmt: skip
 

@@ -20,8 +20,8 @@ from probes.core.settings import public, settings
 from probes.core.types import BadInput
 from probes.verdict.bars import bars_sha256
 
-SCHEMA = 2  # raised by one when a field changes its meaning
-SCHEMAS = (1, SCHEMA)  # that store.read_json reads
+SCHEMA = 3  # raised by one when a field changes its meaning
+SCHEMAS = (1, 2, SCHEMA)  # that store.read_json reads
 PACKAGES = ("numpy", "numba", "numba-cuda", "cuda-core", "cuda-bindings", "llvmlite", "gguf")
 GIT_VARIABLE = "PROBES_GIT"  # states the revision where the code was copied without its .git
 
@@ -57,7 +57,7 @@ class Head:
     def from_json(cls, data: Mapping[str, Any]) -> Head:
         """From a parsed head. BadInput on unknown or missing names, wrong types, another schema."""
         if data.get("schema") not in SCHEMAS:
-            known = " and ".join(map(str, SCHEMAS))
+            known = ", ".join(map(str, SCHEMAS))
             raise BadInput(f"schema {data.get('schema')!r} is none that this version reads ({known})")
         unknown = sorted(set(map(str, data)) - {f.name for f in fields(cls)})
         missing = [n for n in ("mode", "device", "seed", "kernels_sha256", "argv") if n not in data]

@@ -18,6 +18,7 @@ from probes.core.types import Backend, BadInput, Role, Source
 from probes.verdict.bars import Decision
 
 FLOAT_MAX = sys.float_info.max
+TOLERANCE = 0.02  # how far above a read a kernel may lie by the noise of a few windows
 ROUNDING = 1e-9  # how far a prediction made from the very ceiling may lie above it
 
 
@@ -90,6 +91,10 @@ class Row:
     missing: list[str] = field(default_factory=list)  # proofs that are not there: no verdict then
     sweep: str | None = None  # the sweep that this row is part of: shown by its own section, never judged
     scope: str | None = None  # of a verdict: each case, sum over a model, all of several cases
+    # schema 3: contests are decided by blocks of their own (verdict/blocks.py); samples_s fills the tables
+    blocks_s: list[float] = field(default_factory=list)  # of `of` against `baseline`, 4 samples a block
+    block_clock_hz: list[float] = field(default_factory=list)  # the lowest SM clock of each block; 0: unknown
+    retaken: int | None = None  # blocks that were measured again: a slope at or below 0
 
     @property
     def id(self) -> str:
@@ -121,6 +126,20 @@ class Row:
             out.append(f"{self.throttled} of {len(self.samples_s)} samples at a lower clock")
         return out
 
+    def blocking(self) -> list[str]:
+        """Doubts that no verdict stands beside; each follows on "is"."""
+        out = []
+        for what, share in (
+            ("the read ceiling", self.fraction_of_ceiling),
+            ("a plain read of the same bytes", self.fraction_of_same_bytes_read),
+        ):
+            if share is not None and share > 1 + TOLERANCE:
+                out.append(f"at {100 * share:.0f} % of {what}: an error in the count, or not cold")
+        dram = self.dram_bytes_read
+        if dram is not None and self.content_bytes and (cold := dram / self.content_bytes) < 0.98:
+            out.append(f"not cold: only {100 * cold:.0f} % of its content came from DRAM")
+        return out
+
     def _off(self, other_s: float | None) -> float:
         """How far another clock is from ours, as a fraction; 0 below 50 µs, where the two need not agree."""
         ours = self.time_s or 0.0
@@ -134,6 +153,9 @@ class Row:
         count, want = len(self.samples_s), 2 * (self.windows or 0) * (self.processes or 1)
         if count and self.windows is not None and count != want:
             raise BadInput(f"row {self.id}: {count} samples, {want} expected from windows")
+        blocks, clocks = len(self.blocks_s), len(self.block_clock_hz)
+        if blocks % 4 or clocks not in (0, blocks // 4):
+            raise BadInput(f"row {self.id}: {blocks} samples and {clocks} clocks are no whole blocks of 4")
 
     def to_json(self) -> dict[str, Any]:
         """Every field, in order. BadInput as `check`."""

@@ -148,10 +148,11 @@ CASE_COLUMNS: tuple[Column, ...] = (
 VERDICT_COLUMNS: tuple[Column, ...] = (
     Column("probe", lambda r: r.probe, text=True),
     Column("case", lambda r: r.group, text=True),
-    Column("variant", lambda r: r.variant, text=True),
+    Column("variant", lambda r: f"{r.variant} ({r.of})" if r.of else r.variant, text=True),
+    Column("against", lambda r: r.baseline or "", text=True),
     Column("backend", lambda r: r.backend, text=True),
     Column("ratio [low, high]", lambda r: format_ratio(r.ratio_to_baseline, r.ratio_low, r.ratio_high)),
-    Column("noise floor", lambda r: format_percent(r.noise_floor, 2)),
+    Column("placement", lambda r: format_percent(r.noise_floor, 2)),
     Column("verdict", lambda r: r.verdict or "", text=True),
     Column("recorded", lambda r: "" if r.recorded is None else str(r.recorded), text=True),
     Column("agrees", lambda r: _yes(r.agrees), text=True),
@@ -171,6 +172,7 @@ def rows_table(rows: Sequence[Row], columns: Sequence[Column], markdown: bool = 
 
 def case_table(rows: Sequence[Row], markdown: bool = False) -> str:
     """Title and table of one case: what each variant took, moved and cost."""
+    rows = [r for r in rows if r.role != "pair"]
     if not rows:
         return "(no rows)"
     r = rows[0]

@@ -1,2 +1,5 @@
-"""From samples to a decision, pure: intervals.py (how sure is a ratio), bars.py (GO, NO-GO or INCONCLUSIVE
-against bars.toml), record.py (what others measured, verdicts.toml)."""
+"""From samples to a decision, pure.
+
+blocks.py tells how sure a gain is, bars.py decides by bars.toml, record.py holds what others measured
+(verdicts.toml). windows.py is the statistics of reports before schema 3.
+"""

@@ -1,12 +1,11 @@
 """From a measured gain to GO, NO-GO or INCONCLUSIVE, against a bar fixed beforehand in bars.toml.
 
-GO            the interval's lower end is at or above the bar, and the effect is above the noise floor.
-NO-GO         the upper end is below the bar, and so is the noise floor: that the lever does nothing is
-              known precisely enough.
-INCONCLUSIVE  everything else, and anything whose proof is missing (`blocked`).
+GO            the interval's lower end is at or above the bar.
+NO-GO         the interval's upper end is below the bar.
+INCONCLUSIVE  everything else, and anything that a doubt or a missing proof blocks.
 
-A bar of 0 ("faster at all") has no floor below it: GO wants the whole interval above 0, NO-GO the whole
-interval below 0, and both an effect above the floor. Gains are fractions (0.0165 = 1.65 %).
+The interval holds what placement adds (verdict/blocks.py); a floor gates nothing. Gains are fractions
+(0.0165 = 1.65 %). `judge` is the rule of reports before schema 3, whose floor gates.
 """
 
 from __future__ import annotations
@@ -57,6 +56,14 @@ class Targets:
     metric: str
     targets: Mapping[str, float]
     where: str
+
+
+class Interval(NamedTuple):
+    """A ratio of times and the ends of its interval (all > 0; below 1 is faster)."""
+
+    ratio: float
+    low: float
+    high: float
 
 
 class Gain(NamedTuple):
@@ -114,11 +121,29 @@ def gain_of(metric: Metric, ratio: float, low: float, high: float) -> Gain:
     return Gain(1 / ratio - 1, 1 / high - 1, 1 / low - 1)
 
 
+def decide(found: Interval, bar: Bar, placement: float, blocked: str | None = None) -> Verdict:
+    """Hold a ratio of times with its ends against a bar, by the bar's own metric.
+
+    placement: what the ends were moved out by, as a fraction; it is said, and gates nothing. blocked: what
+    keeps the pair from a verdict.
+    """
+    g = gain_of(bar.metric, *found)
+    seen = f"{_percent(g.gain)} [{_percent(g.low)}, {_percent(g.high)}]"
+    told = f"gain {seen}, bar {bar.text}, placement {_percent(placement, sign=False)}"
+    if blocked:
+        return Verdict("INCONCLUSIVE", f"{told}: {blocked}")
+    if g.low > bar.bar if bar.strict else g.low >= bar.bar:
+        return Verdict("GO", f"{told}: the whole interval reaches the bar")
+    if g.high < bar.bar:
+        return Verdict("NO-GO", f"{told}: the whole interval is below the bar")
+    return Verdict("INCONCLUSIVE", f"{told}: the interval straddles the bar")
+
+
 def judge(
     gain: float, gain_low: float, gain_high: float, floor: float, bar: float, *, strict: bool = False,
     blocked: str | None = None,
 ) -> Verdict:  # fmt: skip
-    """Hold a gain with its interval against `bar` (>= 0), with the noise floor of the same run.
+    """The old rule: a gain with its interval against `bar` (>= 0), with the noise floor of the same run.
 
     `blocked`: a proof that is missing (no overlap seen, ran hot, …); the verdict is then INCONCLUSIVE.
     Raises BadInput on a gain outside its interval or a negative floor or bar (NaN included).

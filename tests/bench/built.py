@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from probes.engine import arms as binding
 from probes.engine import probe, run
 from probes.engine.bench import Bench, Spec
 from probes.gpu.timing import Arm, replay_s
-from probes.verdict import bars, intervals
+from probes.verdict import bars, blocks
 
 ROUNDS = 12
 
@@ -115,9 +116,13 @@ def timed(benchmark: Any, bench: Bench, arm: Arm, base: Arm, bar: str, **facts: 
 
     benchmark.pedantic(step, rounds=ROUNDS, iterations=1, warmup_rounds=1)
     own, first, last = np.array(seen[1:]).T
-    found = intervals.interval(2 * own / (first + last), bench.seed)
-    floor = intervals.noise_floor([last / first], bench.seed)
-    decided = bars.judge_ratio(found.ratio, found.low, found.high, floor, bars.bar(bar))
+    r, again = np.log(2 * own / (first + last)), np.log(last / first)
+    estimate, same = blocks.interval(r), blocks.interval(again)
+    assert estimate and same, f"{ROUNDS} rounds give an interval"
+    tau = blocks.tau([(same, again.size)])
+    found = blocks.placed(estimate, tau).ratio
+    floor = math.expm1(blocks.REACH * tau)
+    decided = bars.decide(found, bars.bar(bar), floor)
     benchmark.extra_info.update(
         facts, bitwise=True, ratio_to_baseline=found.ratio, ratio_low=found.low, ratio_high=found.high,
         noise_floor=floor, verdict=decided.verdict, reason=decided.reason,

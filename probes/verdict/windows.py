@@ -1,4 +1,4 @@
-"""How sure is a ratio of two times? Paired windows, bootstrap intervals and the A/A noise floor.
+"""The rule of reports before schema 3: paired windows, bootstrap intervals and the A/A noise floor.
 
 Every arm is timed twice per window, on the way out and on the way back (A B … B A), so that linear drift
 cancels. An arm's times are f64[w, 2] seconds, or f64[p, w, 2] over p processes; a window's ratio is the arm's
@@ -18,33 +18,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from probes.core.types import BadInput
+from probes.verdict.bars import Interval
 
 F64 = NDArray[np.float64]
 
 LEVEL = 0.99
 RESAMPLES = 2000
 MIN_WINDOWS = 2  # fewer hold no spread at all; 12 or more are wanted for a verdict
-
-
-class Interval(NamedTuple):
-    """A ratio of times and the ends of its interval (all > 0; below 1 is faster)."""
-
-    ratio: float
-    low: float
-    high: float
-
-
-def abba(arms: int, windows: int, seed: int) -> NDArray[np.int64]:
-    """Order of arms in each window, i64[windows, 2·arms]: a seeded permutation each, then its reverse."""
-    rng = np.random.default_rng(seed)
-    out = rng.permuted(np.tile(np.arange(arms), (windows, 1)), axis=1)
-    return np.concatenate([out, out[:, ::-1]], axis=1)
 
 
 def arm(samples_s: Sequence[float], processes: int = 1) -> F64:
@@ -56,13 +41,6 @@ def arm(samples_s: Sequence[float], processes: int = 1) -> F64:
     if processes < 1 or flat.size == 0 or flat.size % (2 * processes):
         raise BadInput(f"{flat.size} samples are not {processes} processes of whole windows of 2 samples")
     return _checked(flat.reshape(processes, -1, 2), "samples")
-
-
-def quartiles(samples_s: ArrayLike) -> tuple[float, float, float]:
-    """(median, 25th, 75th percentile) of times in seconds."""
-    t = _checked(np.asarray(samples_s, dtype=np.float64), "samples")
-    q = np.quantile(t, [0.5, 0.25, 0.75])
-    return float(q[0]), float(q[1]), float(q[2])
 
 
 def paired_ratios(a: ArrayLike, b: ArrayLike) -> F64:
@@ -116,11 +94,6 @@ def floor_of(intervals: Sequence[Interval]) -> float:
 def noise_floor(aa_ratios: Sequence[ArrayLike], seed: int, n: int = RESAMPLES) -> float:
     """The same of A/A pairs' ratios, each f64[w], or f64[p, w] over processes."""
     return floor_of([interval(pair, seed, n=n) for pair in aa_ratios])
-
-
-def claims_difference(found: Interval, floor: float) -> bool:
-    """True where the interval excludes 1 and the effect exceeds the noise floor."""
-    return not found.low <= 1.0 <= found.high and abs(found.ratio - 1.0) > floor
 
 
 def t_quantile(level: float, df: int) -> float:
