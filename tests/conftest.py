@@ -68,3 +68,13 @@ def bench():
     from probes.gpu import facts
 
     return Bench(facts.open_gpu(0), seed=0, windows=2, progress=lambda line: None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--campaigns", action="store_true", help="simulate 4,000 runs where 500 are usual")
+
+
+@pytest.fixture(scope="session")
+def campaign(request: pytest.FixtureRequest) -> int:
+    """How many runs a simulation has."""
+    return 4000 if request.config.getoption("--campaigns") else 500
