@@ -30,7 +30,7 @@ from probes.l2 import table as l2
 from probes.l3 import table as l3
 from tests import host_calls, host_cpp, host_driver
 from tests.host_calls import TINY
-from tests.host_gpu import TWO_SMS, HostGpu, Launched, Running
+from tests.host_gpu import H200, TWO_SMS, HostGpu, Launched, Running
 from tests.host_run import Commands
 
 host_gpu = host_driver.host_gpu
@@ -79,6 +79,14 @@ def l2_on_host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 def l3_on_host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The L3 kernels, run on the host."""
     return on_host("l3", tmp_path_factory.mktemp("l3_on_host"))
+
+
+@pytest.fixture
+def host_h200(host_gpu: HostGpu, monkeypatch: pytest.MonkeyPatch) -> HostGpu:
+    """The stand-in as an H200, and no tool that follows the process."""
+    monkeypatch.setattr(facts, "_attached", list)
+    host_gpu.facts = H200
+    return host_gpu
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import pynvml
+
 from probes.core.types import Binary, Unavailable
 from probes.device.occupancy import occupancy
 from tests.host_gpu import TICKS, HostGpu, Launched
@@ -29,6 +31,7 @@ class Function:
 
     @property
     def occupancy(self) -> Any:
+        self.gpu.refuse("occupancy")
         return SimpleNamespace(max_active_blocks_per_multiprocessor=self.blocks)
 
     def blocks(self, block: int, smem: int) -> int:
@@ -59,6 +62,7 @@ class Event:
         return 1e3 * (self.at_s - other.at_s)
 
     def sync(self) -> None:
+        self.gpu.refuse("sync")
         self.gpu.drain()
 
 
@@ -91,6 +95,7 @@ class Stream:
         self.drain()
 
     def record(self, event: Event) -> Event:
+        self.gpu.refuse("record")
         event.at_s = None
         self.waiting.append(lambda: setattr(event, "at_s", self.gpu.now))
         return event
@@ -100,6 +105,7 @@ class Device:
     """cuda.core.Device, current or not."""
 
     def __init__(self, gpu: HostGpu, index: int) -> None:
+        gpu.refuse("Device")
         f, self._gpu = gpu.facts, gpu
         self.device_id, self.name, self.compute_capability = index, f.name, f.compute_capability
         self.properties = SimpleNamespace(
@@ -110,15 +116,15 @@ class Device:
             max_threads_per_multiprocessor=f.max_threads_per_sm, l2_cache_size=f.l2_bytes,
             max_blocks_per_multiprocessor=f.max_blocks_per_sm, clock_rate=int((f.sm_clock_hz or 0) / 1e3),
             memory_clock_rate=int(f.dram_bps / 2e3 / 128), global_memory_bus_width=1024,
-            integrated=False, pageable_memory_access_uses_host_page_tables=False,
+            integrated=gpu.integrated, pageable_memory_access_uses_host_page_tables=False,
         )  # fmt: skip
 
     def set_current(self) -> None:
         self._gpu.refuse("set_current")
 
-    def create_stream(self) -> Stream:
+    def create_stream(self, sms: int = 0) -> Stream:
         self._gpu.refuse("create_stream")
-        return Stream(self._gpu, self, self._gpu.facts.sms)
+        return Stream(self._gpu, self, sms or self._gpu.facts.sms)
 
     def create_event(self, options: Any) -> Event:
         self._gpu.refuse("create_event")
@@ -140,7 +146,7 @@ class Device:
     def create_context(self, options: Any) -> Any:
         self._gpu.refuse("create_context")
         sms = options.resources[0].sm_count
-        return SimpleNamespace(handle=sms, create_stream=lambda: Stream(self._gpu, self, sms))
+        return SimpleNamespace(handle=sms, create_stream=partial(self.create_stream, sms))
 
 
 def launch(gpu: HostGpu, stream: Stream, config: Any, kernel: Any, *args: Any) -> None:
@@ -162,14 +168,9 @@ def launch(gpu: HostGpu, stream: Stream, config: Any, kernel: Any, *args: Any) -
 
 def nvml(gpu: HostGpu) -> Any:
     """pynvml, as far as probes.gpu.facts asks it."""
-    error = type("NVMLError", (Exception,), {})
-
-    def init() -> None:
-        if why := gpu.answer("nvmlInit"):
-            raise error(why)
-
     return SimpleNamespace(
-        NVMLError=error, nvmlInit=init, nvmlSystemGetDriverVersion=lambda: "580.1",
+        NVMLError=pynvml.NVMLError, nvmlInit=partial(gpu.answer, "nvmlInit"),
+        nvmlSystemGetDriverVersion=lambda: "580.1",
         nvmlDeviceGetHandleByPciBusId=lambda bus: 0,
         nvmlDeviceGetComputeRunningProcesses=lambda dev: [SimpleNamespace(pid=p) for p in gpu.others],
         nvmlDeviceGetUtilizationRates=lambda dev: SimpleNamespace(gpu=0),

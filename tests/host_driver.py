@@ -130,8 +130,9 @@ class Calls:
         return 0
 
     def cuCtxGetExecAffinity(self, kind: Any) -> Any:
-        sms = self.gpu.contexts[-1] if self.gpu.contexts else self.gpu.facts.sms
-        return SimpleNamespace(param=SimpleNamespace(smCount=SimpleNamespace(val=sms)))
+        if not self.gpu.contexts:
+            raise Refused("CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY")
+        return SimpleNamespace(param=SimpleNamespace(smCount=SimpleNamespace(val=self.gpu.contexts[-1])))
 
     def cuCtxGetLimit(self, limit: Any) -> int:
         return self.gpu.limits.get(limit, 0)
@@ -218,6 +219,7 @@ def host_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostGpu]:
     gpu = HostGpu(kernels=dict(KERNELS))
 
     def bound(code: Any) -> Any:
+        gpu.refuse("get_kernel")
         return gpu.bound[int(code)]
 
     faces = {

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fnmatch
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -20,6 +21,9 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+from cuda.bindings.driver import CUresult
+from cuda.core._utils.cuda_utils import CUDAError
+from cuda.core._utils.driver_cu_result_explanations import DRIVER_CU_RESULT_EXPLANATIONS as WORDS
 
 from probes.core.types import Resources
 from probes.device import facts as profiles
@@ -160,8 +164,9 @@ class HostGpu:
     devices: int = 1
     total: int = 1 << 30
     free: int = 600 << 20
+    integrated: bool = False
     fail: dict[str, Any] = field(default_factory=dict)
-    """What a call (cuMemAlloc, launch, split) answers: a result's name, an exception, or (that, after n)."""
+    """What a call (cuMemAlloc, launch) answers instead: a result's name, an exception, or (that, after n)."""
     missing: dict[str, str] = field(default_factory=dict)
     """Why a backend cannot be loaded."""
     kernels: dict[str, HostKernel] = field(default_factory=dict)
@@ -184,12 +189,15 @@ class HostGpu:
     others: tuple[int, ...] = ()
     """Other processes on the GPU, by id."""
 
+    calls: Counter[str] = field(default_factory=Counter)
+    """How often each was asked for, by the names of `fail`."""
     launched: list[Launched] = field(default_factory=list)
     loaded: list[tuple[str, str, tuple[str, ...], int]] = field(default_factory=list)
     memory: dict[int, Allocation] = field(default_factory=dict)
     bound: dict[int, Any] = field(default_factory=dict)
     streams: dict[int, Any] = field(default_factory=dict)
-    contexts: list[Any] = field(default_factory=list)
+    contexts: list[int] = field(default_factory=list)
+    """SMs of each context with a limit (a partition, MPS), the current one last."""
     limits: dict[Any, int] = field(default_factory=dict)
     graphs: int = 0
     """Graphs and instantiated graphs that nobody gave back."""
@@ -267,6 +275,7 @@ class HostGpu:
 
     def answer(self, call: str) -> Any:
         """What `fail` wants of this call; None for success."""
+        self.calls[call] += 1
         found = self.fail.get(call)
         if isinstance(found, tuple):
             found, left = found
@@ -278,11 +287,9 @@ class HostGpu:
         return found
 
     def refuse(self, call: str, also: str | None = None) -> None:
-        """What cuda.core raises where `fail`, or the caller, wants it."""
-        from cuda.core._utils.cuda_utils import CUDAError
-
+        """What cuda.core raises where `fail`, or the caller, wants it: the result, and what explains it."""
         if found := self.answer(call) or also:
-            raise CUDAError(f"{found}: {call} failed")
+            raise CUDAError(f"{found}: {WORDS.get(int(getattr(CUresult, found)), 'no words')}")
 
     def spend(self, seconds: float) -> None:
         share = self.clock(self.now)

@@ -7,20 +7,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import cuda.bindings
-import cuda.core
 import numpy as np
 import pytest
 from cuda.bindings import driver as real
 
 from probes import cli
-from probes.core.types import Binary, Fault, LaunchConfig, Resources, Unavailable, WrongResult
+from probes.core.types import Fault, LaunchConfig, Unavailable, WrongResult
 from probes.gpu import timing
 from probes.gpu.driver import ADVICE, call, released, tried
+from probes.gpu.facts import Gpu
 from probes.gpu.graph import capture
-from probes.gpu.kernels import Kernel, Launch, bind
+from probes.gpu.kernels import Launch
 from probes.gpu.memory import Buffer
-from probes.gpu.timing import Arm, Output
-from tests.gpu.fake_driver import FakeDriver, FakeStream, core_error
+from probes.gpu.timing import Arm
+from tests.host_arms import arm, kernel
+from tests.host_driver import Driver
+from tests.host_gpu import HostGpu
 
 FULL = "CUDA_ERROR_OUT_OF_MEMORY"
 BROKEN = "CUDA_ERROR_ILLEGAL_ADDRESS"
@@ -30,11 +32,6 @@ KERNEL_FAULTS = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    return FakeDriver(monkeypatch)
-
-
 def one_line(text: str, *words: str) -> None:
     assert len(text.splitlines()) == 1 and len(text) < 400
     for word in words:
@@ -42,23 +39,24 @@ def one_line(text: str, *words: str) -> None:
 
 
 @pytest.mark.parametrize("name", ADVICE)
-def test_what_the_machine_refuses_is_advice(name: str, gpu: FakeDriver) -> None:
-    gpu.fails["cuStreamSynchronize"] = name
+def test_what_the_machine_refuses_is_advice(name: str, host_gpu: HostGpu) -> None:
+    host_gpu.fail = dict.fromkeys(("cuCtxSynchronize", "create_stream"), name)
+    words = call("cuGetErrorString", getattr(real.CUresult, name)).decode()
     with pytest.raises(Unavailable) as bindings:
-        call("cuStreamSynchronize", 0)
-    one_line(str(bindings.value), *ADVICE[name], f"cuStreamSynchronize: {name} (the driver's words)")
+        call("cuCtxSynchronize")
+    one_line(str(bindings.value), *ADVICE[name], f"cuCtxSynchronize: {name} ({words})")
     with pytest.raises(Unavailable) as core, tried("making a stream"):
-        raise core_error(name)
+        host_gpu.refuse("create_stream")
     one_line(str(core.value), *ADVICE[name], f"making a stream: {name}")
     assert bindings.value.exit_code == core.value.exit_code == 2
 
 
 @pytest.mark.parametrize("name", KERNEL_FAULTS)
 def test_what_a_kernel_does_is_a_fault_that_names_it(
-    name: str, gpu: FakeDriver, capsys: pytest.CaptureFixture[str]
+    name: str, host_gpu: HostGpu, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert name not in ADVICE
-    gpu.fails["cuMemcpyDtoH"] = name
+    host_gpu.fail["cuMemcpyDtoH"] = name
 
     def work(fail: Callable[[], object]) -> Callable[[], int]:
         def inner() -> int:
@@ -68,10 +66,7 @@ def test_what_a_kernel_does_is_a_fault_that_names_it(
 
         return inner
 
-    def core() -> None:
-        raise core_error(name)
-
-    for fail in (lambda: call("cuMemcpyDtoH"), core):
+    for fail in (lambda: call("cuMemcpyDtoH"), lambda: host_gpu.refuse("launch", name)):
         assert cli.guarded(work(fail)) == 1
         said = capsys.readouterr().err.strip()
         one_line(said, "FAULT: lm_head_14b: gpl_ring/cu: ", name)
@@ -132,8 +127,8 @@ def test_what_is_none_of_the_drivers_passes(error: BaseException) -> None:
     assert seen.value is error
 
 
-def test_giving_back_hides_no_error_and_no_failure_of_its_own(gpu: FakeDriver) -> None:
-    gpu.fails["cuMemFree"] = BROKEN
+def test_giving_back_hides_no_error_and_no_failure_of_its_own(host_gpu: HostGpu) -> None:
+    host_gpu.fail["cuMemFree"] = BROKEN
     with pytest.raises(Fault, match="cuMemFree"):
         released("cuMemFree", 1)
     with pytest.raises(WrongResult), Buffer(64):
@@ -142,113 +137,80 @@ def test_giving_back_hides_no_error_and_no_failure_of_its_own(gpu: FakeDriver) -
         pass
 
 
-def kernel(gpu: FakeDriver) -> Kernel:
-    query = SimpleNamespace(max_active_blocks_per_multiprocessor=lambda *a: gpu.core("occupancy", 4))
-    return Kernel("l1_gpl_ring", "cu", Resources(40), SimpleNamespace(handle=3, occupancy=query), None)
+def launch(host: HostGpu) -> Launch:
+    return Launch(kernel(host, "harness_empty"), LaunchConfig(1, 32), ())
 
 
-def launch(gpu: FakeDriver) -> Launch:
-    return Launch(kernel(gpu), LaunchConfig(1, 32), ())
-
-
-def loaded(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    attributes = SimpleNamespace(num_regs=9, shared_size_bytes=0, local_size_bytes=0)
-    core = SimpleNamespace(attributes=attributes)
-    code = SimpleNamespace(get_kernel=lambda entry: gpu.core("get_kernel", core))
-    monkeypatch.setattr(cuda.core, "ObjectCode", SimpleNamespace(from_cubin=lambda cubin: code))
-    return bind(Binary("l1_gpl_ring", "numba", "entry", b"cubin"))
-
-
-def arm(gpu: FakeDriver) -> Arm:
-    buffer = Buffer(64)
-    monkey = SimpleNamespace(download=lambda dtype, count: np.zeros(count, dtype), poison=buffer.poison)
-    return Arm("gpl_ring/cu", [launch(gpu)], Output(monkey, 1, np.zeros(1, np.uint32)))
-
-
-def built(gpu: FakeDriver) -> Arm:
-    gpu.values["cuGraphGetNodes"] = (None, 1)
-    made = arm(gpu)
-    once = capture(FakeStream(gpu), made.launches)
-    made.graphs = once, once
+def built(host: HostGpu, stream: Any) -> Arm:
+    made = arm(host, "gpl_ring/cu")
+    made.build(stream)
     return made
 
 
 @pytest.mark.parametrize(
     ("where", "do", "named"),
     [
-        ("cuMemAlloc", lambda g, m: Buffer(64), "cuMemAlloc"),
-        ("cuMemcpyHtoD", lambda g, m: Buffer.of(np.zeros(4)), "cuMemcpyHtoD"),
-        ("cuMemcpyDtoD", lambda g, m: Buffer.of(np.zeros(4), 2), "cuMemcpyDtoD"),
-        ("cuGraphInstantiate", lambda g, m: capture(FakeStream(g), [launch(g)]), "cuGraphInstantiate"),
-        ("cuGraphUpload", lambda g, m: capture(FakeStream(g), [launch(g)]), "cuGraphUpload"),
-        ("core.launch", lambda g, m: capture(FakeStream(g), [launch(g)]), "launching l1_gpl_ring"),
-        ("core.launch", lambda g, m: arm(g).build(FakeStream(g)), "launching l1_gpl_ring"),
-        ("core.get_kernel", loaded, "loading l1_gpl_ring"),
-        ("core.occupancy", lambda g, m: kernel(g).blocks_per_sm(256), "occupancy of l1_gpl_ring"),
-        ("cuKernelSetAttribute", lambda g, m: kernel(g).make_room(1 << 16), "cuKernelSetAttribute"),
-        ("core.create_event", lambda g, m: timing.event_loop_s(FakeStream(g), arm(g)), "timing events"),
-        ("core.record", lambda g, m: timing.event_loop_s(FakeStream(g), arm(g)), "timing gpl_ring/cu"),
-        ("core.sync", lambda g, m: timing.replay_s(FakeStream(g), built(g)), "timing gpl_ring/cu"),
-        ("core.sync", lambda g, m: timing.sample(FakeStream(g), [built(g)], 2, kernel(g), 0), "timing"),
-        ("cuGraphLaunch", lambda g, m: built(g).recheck(), "cuGraphLaunch"),
-        ("cuCtxSynchronize", lambda g, m: timing.synchronize(), "cuCtxSynchronize"),
+        ("cuMemAlloc", lambda g, s: Buffer(64), "cuMemAlloc"),
+        ("cuMemcpyHtoD", lambda g, s: Buffer.of(np.zeros(4)), "cuMemcpyHtoD"),
+        ("cuMemcpyDtoD", lambda g, s: Buffer.of(np.zeros(4), 2), "cuMemcpyDtoD"),
+        ("cuGraphInstantiate", lambda g, s: capture(s, [launch(g)]), "cuGraphInstantiate"),
+        ("cuGraphUpload", lambda g, s: capture(s, [launch(g)]), "cuGraphUpload"),
+        ("launch", lambda g, s: capture(s, [launch(g)]), "launching harness_empty"),
+        ("launch", built, "launching harness_read"),
+        ("get_kernel", lambda g, s: kernel(g, "l1_gpl_ring", "numba"), "loading l1_gpl_ring"),
+        ("occupancy", lambda g, s: launch(g).kernel.blocks_per_sm(256), "occupancy of harness_empty"),
+        ("cuKernelSetAttribute", lambda g, s: launch(g).kernel.make_room(1 << 16), "cuKernelSetAttribute"),
+        ("create_event", lambda g, s: timing.event_loop_s(s, arm(g)), "timing events"),
+        ("record", lambda g, s: timing.event_loop_s(s, arm(g)), "timing read"),
+        ("sync", lambda g, s: timing.replay_s(s, built(g, s)), "timing gpl_ring/cu"),
+        ("sync", lambda g, s: timing.sample(s, [built(g, s)], 2, launch(g).kernel, 0), "timing"),
+        ("cuGraphLaunch", lambda g, s: built(g, s).recheck(), "cuGraphLaunch"),
+        ("cuCtxSynchronize", lambda g, s: timing.synchronize(), "cuCtxSynchronize"),
     ],
 )  # fmt: skip
 def test_no_room_anywhere(
-    where: str,
-    do: Callable[[FakeDriver, Any], object],
-    named: str,
-    gpu: FakeDriver,
-    monkeypatch: pytest.MonkeyPatch,
+    where: str, do: Callable[[HostGpu, Any], object], named: str, host_gpu: HostGpu, opened: Gpu
 ) -> None:
     """A full GPU is one line that says where; a kernel's fault is one too."""
-    gpu.fails[where] = FULL
+    host_gpu.fail[where] = FULL
     with pytest.raises(Unavailable) as full:
-        do(gpu, monkeypatch)
+        do(host_gpu, opened.stream)
     one_line(str(full.value), "no room left", named, FULL)
-    gpu.fails[where] = BROKEN
+    host_gpu.fail[where] = BROKEN
     with pytest.raises(Fault) as broken:
-        do(gpu, monkeypatch)
+        do(host_gpu, opened.stream)
     one_line(str(broken.value), named, BROKEN)
 
 
-def test_what_was_made_before_a_failure_is_given_back(gpu: FakeDriver) -> None:
-    gpu.fails["cuMemcpyHtoD"] = FULL
+def test_what_was_made_before_a_failure_is_given_back(host_gpu: HostGpu, opened: Gpu) -> None:
+    host_gpu.fail["cuMemcpyHtoD"] = FULL
     with pytest.raises(Unavailable):
         Buffer.of(np.zeros(4))
-    assert gpu.calls[-1] == "cuMemFree"
-    for where, last in (
-        ("cuGraphInstantiate", "cuGraphDestroy"), ("cuGraphUpload", "cuGraphExecDestroy"),
-        ("core.launch", "cuStreamEndCapture"),
-    ):  # fmt: skip
-        gpu.fails = {where: FULL}
+    assert host_gpu.calls["cuMemAlloc"] == 1 and not host_gpu.memory
+    for where in ("cuGraphInstantiate", "cuGraphUpload"):
+        host_gpu.fail = {where: FULL}
         with pytest.raises(Unavailable):
-            capture(FakeStream(gpu), [launch(gpu)])
-        assert [c for c in gpu.calls if c != "cuGetErrorString"][-1] == last
+            capture(opened.stream, [launch(host_gpu)])
+        assert host_gpu.calls[where] == 1 and host_gpu.graphs == 0
+    host_gpu.fail = {"launch": FULL}
+    with pytest.raises(Unavailable):
+        capture(opened.stream, [launch(host_gpu)])
+    assert host_gpu.calls["cuStreamEndCapture"] == 3 and opened.stream.captured is None
 
 
-def test_a_second_graph_without_room_gives_the_first_back(
-    gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed, made = [], []
-
-    def fake(stream: Any, launches: Any) -> Any:
-        if made:
-            raise Unavailable("no room")
-        made.append(1)
-        return SimpleNamespace(nodes=1, close=lambda: closed.append(1))
-
-    monkeypatch.setattr(timing, "capture", fake)
+def test_a_second_graph_without_room_gives_the_first_back(host_gpu: HostGpu, opened: Gpu) -> None:
+    host_gpu.fail["cuGraphInstantiate"] = FULL, 1
     with pytest.raises(Unavailable, match="no room"):
-        arm(gpu).build(FakeStream(gpu))
-    assert closed == [1]
+        built(host_gpu, opened.stream)
+    assert host_gpu.calls["cuGraphExecDestroy"] == 1 and host_gpu.graphs == 0
 
 
-def test_a_broken_capture_shows_what_broke_it(gpu: FakeDriver) -> None:
-    gpu.fails = {"core.launch": BROKEN, "cuStreamEndCapture": "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"}
-    with pytest.raises(Fault, match=f"launching l1_gpl_ring: {BROKEN}"):
-        capture(FakeStream(gpu), [launch(gpu)])
+def test_a_broken_capture_shows_what_broke_it(host_gpu: HostGpu, opened: Gpu) -> None:
+    host_gpu.fail = {"launch": BROKEN, "cuStreamEndCapture": "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"}
+    with pytest.raises(Fault, match=f"launching harness_empty: {BROKEN}"):
+        capture(opened.stream, [launch(host_gpu)])
 
 
-def test_the_fake_is_what_the_code_calls(gpu: FakeDriver) -> None:
-    assert cuda.bindings.driver is gpu and call("cuMemGetInfo") == (100 << 30, 140 << 30)
+def test_the_fake_is_what_the_code_calls(host_gpu: HostGpu) -> None:
+    assert isinstance(cuda.bindings.driver, Driver)
+    assert call("cuMemGetInfo") == (host_gpu.free, host_gpu.total)

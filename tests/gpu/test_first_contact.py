@@ -12,27 +12,25 @@ from probes import __main__ as everything
 from probes import cli
 from probes.core.types import Fault
 from probes.engine import bench, digests, probe, run
-from probes.gpu import facts
 from probes.report.rows import Row
-from tests.gpu.fake_driver import FakeDriver
+from tests.host_gpu import HostGpu
 
 MISMATCH = "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeDriver:
+def gpu(host_h200: HostGpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HostGpu:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(facts, "_attached", list)
     cli.warn.cache_clear()
-    return FakeDriver(monkeypatch)
+    return host_h200
 
 
 @pytest.mark.parametrize(
     "name",
     [MISMATCH, "CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_SYSTEM_NOT_READY", "CUDA_ERROR_UNKNOWN"],
 )  # fmt: skip
-def test_a_driver_that_does_not_start(name: str, gpu: FakeDriver, capsys: pytest.CaptureFixture[str]) -> None:
-    gpu.fails["cuInit"] = name
+def test_a_driver_that_does_not_start(name: str, gpu: HostGpu, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu.fail["cuInit"] = name
     assert cli.main("l1", ["--mode", "measure"]) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith("error: cannot measure: ") and name in said.err
@@ -45,9 +43,9 @@ def test_a_driver_that_does_not_start(name: str, gpu: FakeDriver, capsys: pytest
 
 
 def test_every_probe_with_a_driver_that_does_not_start(
-    gpu: FakeDriver, capsys: pytest.CaptureFixture[str]
+    gpu: HostGpu, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gpu.fails["cuInit"] = MISMATCH
+    gpu.fail["cuInit"] = MISMATCH
     assert everything.main(["--mode", "measure"]) == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1 and MISMATCH in said[0]
@@ -57,13 +55,8 @@ def test_every_probe_with_a_driver_that_does_not_start(
     assert said.out.count("Nothing was measured") == len(probe.names())
 
 
-def test_no_driver_is_predicted_silently(
-    gpu: FakeDriver, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def absent(flags: int) -> Any:
-        raise RuntimeError("Failed to dlopen libcuda.so.1")
-
-    monkeypatch.setattr(gpu, "cuInit", absent, raising=False)
+def test_no_driver_is_predicted_silently(gpu: HostGpu, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu.fail["cuInit"] = RuntimeError("Failed to dlopen libcuda.so.1")
     assert cli.main("l1", ["--case", "attn_v_7b", "-q"]) == 0
     said = capsys.readouterr()
     assert said.err == "" and said.out.startswith("Nothing was measured: predicted")
@@ -74,26 +67,26 @@ def test_no_driver_is_predicted_silently(
 @pytest.mark.parametrize(
     ("where", "name"),
     [
-        ("core.set_current", "CUDA_ERROR_OUT_OF_MEMORY"),  # 60 MiB left: the context has no room
-        ("core.create_stream", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("set_current", "CUDA_ERROR_OUT_OF_MEMORY"),  # 60 MiB left: the context has no room
+        ("create_stream", "CUDA_ERROR_OUT_OF_MEMORY"),
         ("cuMemAlloc", "CUDA_ERROR_OUT_OF_MEMORY"),  # 420 MiB left
-        ("core.set_current", "CUDA_ERROR_DEVICE_UNAVAILABLE"),
-        ("core.set_current", "CUDA_ERROR_ECC_UNCORRECTABLE"),
+        ("set_current", "CUDA_ERROR_DEVICE_UNAVAILABLE"),
+        ("set_current", "CUDA_ERROR_ECC_UNCORRECTABLE"),
         ("cuMemcpyHtoD", "CUDA_ERROR_ECC_UNCORRECTABLE"),
     ],
 )
 @pytest.mark.parametrize("mode", [[], ["--mode", "measure"]])
 def test_a_gpu_that_is_full_taken_or_damaged(
-    mode: list[str], where: str, name: str, gpu: FakeDriver, capsys: pytest.CaptureFixture[str]
+    mode: list[str], where: str, name: str, gpu: HostGpu, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gpu.fails[where] = name
+    gpu.fail[where] = name
     assert cli.main("l1", mode) == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1 and name in said[0]
 
 
-def test_too_little_left_for_the_read(gpu: FakeDriver, capsys: pytest.CaptureFixture[str]) -> None:
-    gpu.values["cuMemGetInfo"] = (420 << 20, 140 << 30)
+def test_too_little_left_for_the_read(gpu: HostGpu, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu.free = 420 << 20
     assert cli.main("l1", []) == 2
     assert "only 420 MiB free" in capsys.readouterr().err
 
@@ -106,7 +99,7 @@ def run_of(monkeypatch: pytest.MonkeyPatch, measure: Any) -> None:
 
 
 def test_a_kernel_s_fault_is_one_line_and_exit_1(
-    gpu: FakeDriver, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    gpu: HostGpu, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measure(name: str, bench: Any, args: Any) -> Any:
         raise Fault("lm_head_14b: gpl_ring/cu: launching l1_gpl_ring: CUDA_ERROR_ILLEGAL_ADDRESS")
@@ -118,7 +111,7 @@ def test_a_kernel_s_fault_is_one_line_and_exit_1(
 
 
 def test_the_environment_goes_into_head_notes_and_report(
-    gpu: FakeDriver, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    gpu: HostGpu, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def measure(name: str, bench: Any, args: Any) -> Any:
         yield [
@@ -127,7 +120,7 @@ def test_the_environment_goes_into_head_notes_and_report(
 
     run_of(monkeypatch, measure)
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
-    gpu.sms = 48
+    gpu.contexts.append(48)
     cli.main("l1", ["-q", "--quick"])
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("Measured on nvidia-h200-48sm") and "under CUDA_LAUNCH_BLOCKING=1" in out[0]

@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
+import pynvml
 import pytest
+from cuda.bindings.driver import CUlimit
 
 from probes.core import environment
 from probes.core.types import BadInput, Unavailable
 from probes.device import tuning
 from probes.gpu import carveout, facts, partition, sms
 from probes.gpu.driver import ADVICE
-from tests.gpu.fake_driver import FakeDriver
+from tests.host_gpu import H200, HostGpu
 
 GIB = 1 << 30
+PERSISTING = CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE
 STEPS = (
-    "cuInit", "cuDeviceGetCount", "core.Device", "core.set_current", "core.create_stream",
+    "cuInit", "cuDeviceGetCount", "Device", "set_current", "create_stream",
     "cuDriverGetVersion", "cuMemGetInfo",
 )  # fmt: skip
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    monkeypatch.setattr(facts, "_attached", list)
+def gpu(host_h200: HostGpu, monkeypatch: pytest.MonkeyPatch) -> HostGpu:
     monkeypatch.setattr(facts.os, "environ", {})
-    return FakeDriver(monkeypatch)
+    return host_h200
 
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("name", ADVICE)
-def test_whatever_fails_is_one_line(step: str, name: str, gpu: FakeDriver) -> None:
-    gpu.fails[step] = name
+def test_whatever_fails_is_one_line(step: str, name: str, gpu: HostGpu) -> None:
+    gpu.fail[step] = name
     with pytest.raises(Unavailable) as seen:
         facts.open_gpu()
     assert name in str(seen.value) and len(str(seen.value).splitlines()) == 1
@@ -41,7 +44,8 @@ def test_whatever_fails_is_one_line(step: str, name: str, gpu: FakeDriver) -> No
         assert words in str(seen.value)
 
 
-def test_a_gpu_that_is_there(gpu: FakeDriver) -> None:
+def test_a_gpu_that_is_there(gpu: HostGpu) -> None:
+    gpu.free, gpu.total = 100 * GIB, 140 * GIB
     got = facts.open_gpu()
     assert (got.facts.slug, got.facts.sms, got.facts.arch) == ("nvidia-h200", 132, "sm_90")
     assert (got.driver, got.environment, got.host_memory) == ("CUDA 13.0", [], False)
@@ -51,29 +55,24 @@ def test_a_gpu_that_is_there(gpu: FakeDriver) -> None:
         facts.open_gpu(1)
 
 
-def test_no_driver_is_not_a_broken_one(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu.fails["cuInit"] = "CUDA_ERROR_ASSERT"  # none that the table knows
+def test_no_driver_is_not_a_broken_one(gpu: HostGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu.fail["cuInit"] = "CUDA_ERROR_ASSERT"  # none that the table knows
     assert facts.look() == facts.Presence(0, "the NVIDIA driver answered CUDA_ERROR_ASSERT", True)
-    gpu.fails.clear()
-    gpu.values["cuDeviceGetCount"] = (0,)
+    gpu.fail.clear()
+    gpu.devices = 0
     assert facts.look() == facts.Presence(0, "the driver sees no GPU", True)
-
-    def absent(flags: int) -> Any:
-        raise RuntimeError("Failed to dlopen libcuda.so.1")
-
-    monkeypatch.setattr(gpu, "cuInit", absent, raising=False)
+    gpu.fail["cuInit"] = RuntimeError("Failed to dlopen libcuda.so.1")
     found = facts.look()
     assert (found.count, found.broken) == (0, False) and "no NVIDIA driver" in found.why
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     assert facts.look() == facts.Presence(0, "package cuda-bindings is not installed")
 
 
-def test_memory_that_is_the_host_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "_attached", list)
+def test_memory_that_is_the_host_s(gpu: HostGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     host = SimpleNamespace(available=115 * GIB, total=120 * GIB)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: host)
-    gpu = FakeDriver(monkeypatch, "NVIDIA GB10", integrated=True, multiprocessor_count=48)
-    gpu.values["cuMemGetInfo"] = (5 * GIB, 119 * GIB)
+    gpu.facts, gpu.integrated = replace(H200, name="NVIDIA GB10", sms=48), True
+    gpu.free, gpu.total = 5 * GIB, 119 * GIB
     assert facts.open_gpu().free_bytes() == (115 * GIB, 119 * GIB)
     host.available = 300 * GIB
     assert facts.open_gpu().free_bytes() == (119 * GIB, 119 * GIB)  # no more than the GPU reaches
@@ -114,17 +113,16 @@ def test_whose_memory_it_is(
     ],
 )
 def test_the_folder_says_how_many_sms_there_are(
-    name: str, told: int, limit: int | None, slug: str, count: int, monkeypatch: pytest.MonkeyPatch
+    name: str, told: int, limit: int | None, slug: str, count: int, gpu: HostGpu
 ) -> None:
-    monkeypatch.setattr(facts, "_attached", list)
-    FakeDriver(monkeypatch, name, multiprocessor_count=told).sms = limit
+    gpu.facts = replace(H200, name=name, sms=told)
+    gpu.contexts = [] if limit is None else [limit]
     got = facts.open_gpu().facts
     assert (got.slug, got.sms) == (slug, count)
 
 
-def test_tuning_rows_are_those_of_the_sms_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "_attached", list)
-    FakeDriver(monkeypatch).sms = 48
+def test_tuning_rows_are_those_of_the_sms_that_are_there(gpu: HostGpu) -> None:
+    gpu.contexts = [48]
     part, gate_up = facts.open_gpu().facts, "gate_up_14b"
     own = tuning.of("nvidia-h200", "l3")[f"{gate_up}@48sm"]["pair_ring"]
     assert part.slug == "nvidia-h200-48sm" and tuning.row(part.slug, "l3", gate_up, "pair_ring") == own
@@ -134,37 +132,34 @@ def test_tuning_rows_are_those_of_the_sms_that_are_there(monkeypatch: pytest.Mon
     assert partition.name_of(part, 16).slug == "nvidia-h200-16sm"  # a part of a part is one of the GPU
 
 
-def test_a_slice_has_its_part_of_the_memory_s_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "_attached", list)
-    FakeDriver(monkeypatch, "NVIDIA H200 MIG 3g.71gb", multiprocessor_count=60, l2_cache_size=31_457_280)
+def test_a_slice_has_its_part_of_the_memory_s_rate(gpu: HostGpu) -> None:
+    gpu.facts = replace(H200, name="NVIDIA H200 MIG 3g.71gb", sms=60, l2_bytes=31_457_280)
     assert facts.open_gpu().facts.dram_bps == pytest.approx(2.4e12)
-    FakeDriver(monkeypatch, "NVIDIA H200", l2_cache_size=31_457_280)
+    gpu.facts = replace(H200, l2_bytes=31_457_280)
     assert facts.open_gpu().facts.dram_bps == pytest.approx(4.8e12)
     assert sms.is_mig("NVIDIA A100-SXM4-40GB MIG 1g.5gb") and not sms.is_mig("NVIDIA MIGHTY")
 
 
-def test_an_l2_carve_out_is_taken_back(gpu: FakeDriver) -> None:
-    sizes = iter([37 << 20, 0])
-    gpu.cuCtxGetLimit = lambda limit: (gpu.CUresult.CUDA_SUCCESS, next(sizes))
-    assert facts.open_gpu().environment == []
-    assert gpu.calls.count("cuCtxSetLimit") == gpu.calls.count("cuCtxResetPersistingL2Cache") == 1
+def test_an_l2_carve_out_is_taken_back(gpu: HostGpu) -> None:
+    gpu.limits[PERSISTING] = 37 << 20
+    assert facts.open_gpu().environment == [] and gpu.limits[PERSISTING] == 0
+    assert gpu.calls["cuCtxSetLimit"] == gpu.calls["cuCtxResetPersistingL2Cache"] == 1
 
 
-def test_an_l2_carve_out_that_stays_is_told(gpu: FakeDriver) -> None:
-    gpu.values["cuCtxGetLimit"] = (37 << 20,)
+def test_an_l2_carve_out_that_stays_is_told(gpu: HostGpu) -> None:
+    gpu.limits[PERSISTING], gpu.fail["cuCtxSetLimit"] = 37 << 20, "CUDA_SUCCESS"
     assert "the driver keeps it" in carveout.reset()[0]
-    gpu.fails["cuCtxSetLimit"] = "CUDA_ERROR_UNSUPPORTED_LIMIT"
+    gpu.fail["cuCtxSetLimit"] = "CUDA_ERROR_UNSUPPORTED_LIMIT"
     told = carveout.reset()
     assert "cannot be reset (cuCtxSetLimit: CUDA_ERROR_UNSUPPORTED_LIMIT" in told[0]
     assert environment.beside(told) == "an L2 carve-out of 37 MiB"
-    gpu.fails["cuCtxGetLimit"] = "CUDA_ERROR_UNSUPPORTED_LIMIT"
+    gpu.fail["cuCtxGetLimit"] = "CUDA_ERROR_UNSUPPORTED_LIMIT"
     assert carveout.reset() == []
 
 
-def test_what_follows_the_process_is_told(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    FakeDriver(monkeypatch)
+def test_what_follows_the_process_is_told(host_gpu: HostGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {"maps": "7f-8f r-xp 0 00:00 0 /opt/x/libsanitizer-collection.so\n", "status": "TracerPid:\t12\n"}
+    facts.open_gpu()  # the profiles are read, and kept
     monkeypatch.setattr(facts.Path, "read_text", lambda self, **kw: seen[self.name])
     told = facts.open_gpu().environment
     assert environment.beside(told).endswith("compute-sanitizer, a debugger")
@@ -176,51 +171,32 @@ def test_what_follows_the_process_is_told(gpu: FakeDriver, monkeypatch: pytest.M
     assert facts._attached() == []
 
 
-def test_a_partition_of_a_gpu_without_room_or_partitions(gpu: FakeDriver) -> None:
-    whole = facts.open_gpu()
+def test_a_partition_of_a_gpu_without_room_or_partitions(gpu: HostGpu) -> None:
+    whole, gpu.partition_unit = facts.open_gpu(), 8
+    gpu.fail["resources"] = AttributeError("'Device' object has no attribute 'resources'")
     with pytest.raises(Unavailable, match="cannot make SM partitions"), partition.partition(whole, 48):
         pass
-
-    def split(options: Any) -> Any:
-        return [SimpleNamespace(sm_count=48)], None
-
-    gpu.resources = SimpleNamespace(
-        sm=SimpleNamespace(sm_count=132, coscheduled_alignment=8, min_partition_size=8, split=split)
-    )
-    gpu.create_context = lambda options: gpu.core(
-        "create_context", SimpleNamespace(handle=1, create_stream=gpu.create_stream)
-    )
+    gpu.fail.clear()
     with partition.partition(whole, 48) as part:
         assert (part.facts.slug, part.facts.sms) == ("nvidia-h200-48sm", 48)
-    for where in ("core.create_context", "cuCtxPushCurrent", "core.create_stream"):
-        gpu.fails = {where: "CUDA_ERROR_OUT_OF_MEMORY"}
+    for where in ("create_context", "cuCtxPushCurrent", "create_stream"):
+        gpu.fail = {where: "CUDA_ERROR_OUT_OF_MEMORY"}
         with pytest.raises(Unavailable, match="no room left"), partition.partition(whole, 48):
             pass
-    gpu.fails = {"core.create_context": "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"}
+    gpu.fail = {"create_context": "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"}
     with pytest.raises(Unavailable, match="cannot make a green context"), partition.partition(whole, 48):
         pass
 
 
 @pytest.mark.parametrize("error", [OSError("a library of another machine"), ImportError("no pynvml")])
-def test_without_nvml(error: Exception, gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pynvml
-
-    def init() -> None:
-        raise error
-
-    monkeypatch.setattr(pynvml, "nvmlInit", init)
+def test_without_nvml(error: Exception, gpu: HostGpu) -> None:
+    gpu.fail["nvmlInit"] = error
     assert facts.driver_version().startswith("unknown")
     assert any("no NVML" in line for line in facts.neighbours())
 
 
-def test_nvml_that_refuses(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pynvml
-
-    def refuse() -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
-
-    monkeypatch.setattr(pynvml, "nvmlInit", refuse)
+def test_nvml_that_refuses(gpu: HostGpu) -> None:
+    gpu.fail["nvmlInit"] = pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
     assert any("NVML: " in line for line in facts.neighbours())
-    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    gpu.fails["cuDeviceGetPCIBusId"] = "CUDA_ERROR_INVALID_DEVICE"
+    gpu.fail = {"cuDeviceGetPCIBusId": "CUDA_ERROR_INVALID_DEVICE"}
     assert any("NVML: the driver does not know" in line for line in facts.neighbours())
