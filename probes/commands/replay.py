@@ -1,4 +1,7 @@
-"""python -m probes replay FILE: a report's verdicts again, from its own samples. No GPU needed."""
+"""python -m probes replay FILE: a report's verdicts again, from its own samples. No GPU needed.
+
+It ends with exit code 4 where the file says anything else than its samples do.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from statistics import median
 
 from probes import cli
 from probes.core.types import BadInput
-from probes.engine import judge, old_rule, probe, sweep
+from probes.engine import judge, old_rule, probe, recheck, sweep
 from probes.report import store, tables
 from probes.report.provenance import Head
 from probes.report.rows import Row
@@ -19,6 +22,9 @@ from probes.verdict import bars
 
 BLOCKS_SCHEMA = 3
 """From this schema on contests have blocks of their own."""
+
+MOST_LINES = 20
+"""Of differences that are listed."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -47,19 +53,31 @@ def _work(file: Path) -> int:
     if head.schema < BLOCKS_SCHEMA:
         rule = "the rule of its time: windows, and a floor that gates"
         print(f"NOTE: a report of schema {head.schema}, judged by {rule}")
-    if head.bars_sha256 != bars.bars_sha256(*names):
-        print("NOTE: the bars are not those of the file's run; these verdicts stand against today's")
     if under := tables.verdicts_under(head):
         print(under)
     print(tables.verdict_table(again, title="Verdicts, judged again"))
-    said = {r.id: r.verdict for r in rows if r.verdict}
-    for row in again:
-        if said.get(row.id, row.verdict) != row.verdict:
-            print(f"NOTE: {row.id} was {said[row.id]} in the file")
-    lost = said.keys() - {r.id for r in again}
-    for name in sorted(lost):
-        print(f"NOTE: {name} was {said[name]} in the file and cannot be judged from its rows")
-    return bars.exit_code([r.verdict for r in again]) if again and not lost else 3
+    wrong = differences(head, rows, again, names)
+    for line in wrong[:MOST_LINES]:
+        print(f"DIFFERS: {line}")
+    if len(wrong) > MOST_LINES:
+        print(f"DIFFERS: {len(wrong) - MOST_LINES} more")
+    if wrong:
+        return 4
+    return bars.exit_code([r.verdict for r in again]) if again else 3
+
+
+def differences(head: Head, rows: Sequence[Row], again: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """What a file says and its samples do not; of an older file its verdicts' words and figures alone."""
+    out = []
+    if head.bars_sha256 != bars.bars_sha256(*names) and head.schema >= BLOCKS_SCHEMA:
+        out.append("the bars are not those of the file's run; the verdicts above stand against today's")
+    said = [r for r in rows if r.verdict]
+    if head.schema < BLOCKS_SCHEMA:
+        return out + recheck.decisions(said, again)
+    if head.rows_sha256 != store.rows_sha256(rows):
+        out.append("the rows are not those that the run wrote (rows_sha256)")
+    out += recheck.samples(head, rows) + recheck.figures(rows)
+    return out + recheck.verdicts(said, again)
 
 
 def rejudged(rows: Sequence[Row], names: Sequence[str], head: Head, file: Path) -> list[Row]:

@@ -172,10 +172,10 @@ class Bench:
             }
             usual = blocks.usual_clock([c for s in sampled.values() for c in s.clock_hz.reshape(-1)])
             rows = [self._row(probe, s, sampled[s.name], usual, loops.get(s.name)) for s, _ in arms]
-            judge.relate(rows)
             pairs = self._contests(probe, rows, {s.name: arm for s, arm in arms}, what) if contests else []
             for arm in all_arms:
                 arm.recheck()
+            judge.relate([*rows, *pairs])
         return [*rows, *pairs]
 
     def _survey(self, arms: Sequence[Arm], what: str) -> dict[str, Samples]:

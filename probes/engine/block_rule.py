@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from probes.engine.probe import Contest
 from probes.report.rows import Row
@@ -38,12 +39,16 @@ def placement(rows: Sequence[Row]) -> float:
 
 def tau_of(pairs: Sequence[Row]) -> float:
     """tau from the rows of A/A pairs."""
-    found = []
-    for row in pairs:
-        n = blocks.looked(len(row.blocks_s) // 4)
-        if n and (e := blocks.interval(blocks.figures(row.blocks_s)[:n])):
-            found.append((e, n))
+    found = [(e, len(seen(row))) for row in pairs if (e := blocks.interval(seen(row)))]
     return blocks.tau(found)
+
+
+def seen(pair: Row) -> NDArray[np.float64]:
+    """Figures of a pair's blocks up to its last look; what came after it decided nothing."""
+    if not pair.blocks_s:
+        return np.empty(0)
+    r = blocks.figures(pair.blocks_s)
+    return r[: blocks.looked(r.size)]
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,8 @@ class Blocks:
 
     def of(self, pair: Row, row: Row, base: Row) -> Part:
         """What a pair's blocks say."""
-        n = blocks.looked(len(pair.blocks_s) // 4)
-        r = blocks.figures(pair.blocks_s)[:n] if n else np.empty(0)
+        r = seen(pair)
+        n = r.size
         stop = pair.missing[0] if pair.missing else None
         if (e := blocks.interval(r)) is None:
             return Part(row, base, None, stop=stop or f"{n} blocks are too few for an interval")

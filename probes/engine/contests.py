@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -41,8 +40,9 @@ class Contests:
             return look >= REPEATED
         a, b = (self._find(name, pair) for name in (pair.variant, pair.baseline))
         part = by.of(row, a, b)
-        width = (row.ratio_high or math.inf) - (row.ratio_low or 0.0)
-        return all(self._enough(contest, part, width <= 2 * FINE, by) for contest in self.wanted[pair])
+        e = blocks.interval(block_rule.seen(row))
+        fine = e is not None and e.half <= FINE
+        return all(self._enough(contest, part, fine, by) for contest in self.wanted[pair])
 
     def _enough(self, contest: Contest, part: Part, fine: bool, by: block_rule.Blocks) -> bool:
         decided = by.decide(part, bars.bar(contest.bar), None).verdict != "INCONCLUSIVE"
@@ -67,12 +67,6 @@ class Contests:
             if own.retaken > max(own.count, min(blocks.LOOKS)):
                 told = f"{own.retaken} of {own.retaken + own.count} blocks had a slope at or below 0"
                 row.missing.append(f"{told}: another process on the GPU?")
-            if e := blocks.interval(
-                blocks.figures(own.time_s)[: blocks.looked(own.count)] if own.count else []
-            ):
-                row.ratio_to_baseline, row.ratio_low, row.ratio_high = e.ratio
-                if like.baseline == pair.baseline and keep:
-                    like.ratio_to_baseline, like.ratio_low, like.ratio_high = e.ratio
             out.append(row)
         if keep:
             self.repeats += [r for r, p in zip(out, self.pairs, strict=True) if p.again]

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from probes.core.types import BACKENDS, Backend
-from probes.engine.block_rule import Part, rule
+from probes.engine.block_rule import Part, rule, seen
 from probes.engine.probe import AnalysisPart, Contest
 from probes.report import tables
 from probes.report.rows import Row
@@ -71,7 +71,10 @@ def compared(a: Row, b: Row) -> tuple[float, float | None, float | None]:
 
 
 def relate(rows: Sequence[Row]) -> None:
-    """Ceilings, shares of a plain read and ratios of rows that were timed together, from their samples."""
+    """Ceilings, shares of a plain read and ratios of rows that were timed together, from their samples.
+
+    Where a pair has blocks of its own, its ratio is theirs.
+    """
     groups: dict[str, list[Row]] = {}
     for row in rows:
         if row.samples_s and row.time_s:
@@ -92,6 +95,11 @@ def relate(rows: Sequence[Row]) -> None:
                 row.ratio_to_baseline = row.time_s / base.time_s
                 if found := over(row, base):
                     row.ratio_to_baseline, row.ratio_low, row.ratio_high = found
+    for pair in rows:
+        if pair.role == "pair" and (e := blocks.interval(seen(pair))):
+            like = find(rows, pair.group, pair.of or "", pair.backend)
+            for row in (pair, like) if like and like.baseline == pair.baseline else (pair,):
+                row.ratio_to_baseline, row.ratio_low, row.ratio_high = e.ratio
 
 
 def both(rows: Sequence[Row], contest: Contest, variant: str) -> tuple[Row, Row] | None:

@@ -49,6 +49,8 @@ class Windows:
         return Part(parts[0][1].row, parts[0][1].base, found, noise)
 
     def decide(self, part: Part, bar: Bar, why: str | None) -> Verdict:
-        """The floor gates."""
+        """The floor gates, and so does a start that was looked at and does not overlap."""
         assert part.found, "windows always give an interval"
+        if why is None and part.row.overlap_s is not None and part.row.overlap_s <= 0:
+            why = "no overlap seen"
         return bars.judge_ratio(*part.found, part.noise, bar, why)

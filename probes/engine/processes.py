@@ -67,8 +67,6 @@ def pooled(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> 
     if runs:
         joined = [join(list(rows)) for rows in zip(*runs, strict=True)]
         judge.relate(joined)
-        for row in joined:
-            _related(row, joined)
         for group in dict.fromkeys(r.group for r in joined):
             yield [r for r in joined if r.group == group]
     if stopped:
@@ -117,7 +115,7 @@ def join(rows: list[Row]) -> Row:
 
 
 def _joined_pair(rows: list[Row]) -> Row:
-    """Blocks of several processes one after another, and what they say together."""
+    """Blocks of several processes one after another."""
     first = rows[0]
     # a process that begins with an odd count would swap who comes first in the blocks that follow
     whole = [len(r.blocks_s) // 8 * 8 for r in rows]
@@ -125,17 +123,4 @@ def _joined_pair(rows: list[Row]) -> Row:
     first.blocks_s = [t for r, n in zip(rows, whole, strict=True) for t in r.blocks_s[:n]]
     first.retaken = sum(r.retaken or 0 for r in rows)
     first.missing = list(dict.fromkeys(x for r in rows for x in r.missing))
-    e = blocks.interval(blocks.figures(first.blocks_s)) if first.blocks_s else None
-    if e:
-        first.ratio_to_baseline, first.ratio_low, first.ratio_high = e.ratio
     return first
-
-
-def _related(row: Row, joined: list[Row]) -> None:
-    """A pair's ratio stands in its variant's row too, where that has the same baseline."""
-    if row.role == "pair" and row.ratio_to_baseline is not None:
-        like = judge.find(joined, row.group, row.of or "", row.backend)
-        if like and like.baseline == row.baseline:
-            like.ratio_to_baseline, like.ratio_low, like.ratio_high = (
-                row.ratio_to_baseline, row.ratio_low, row.ratio_high
-            )  # fmt: skip

@@ -6,7 +6,7 @@ Measured: for each case data and plans -> arms -> proofs -> times -> rows; then 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
@@ -113,18 +113,22 @@ def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], No
     print(tables.first_line(head), end="\n\n", flush=True)
     # a committed report is replaced by a finished run only: until then the rows go to the runs folder
     working = Path(args.out) / path.name if args.record else path
-    with store.ReportFile(working, head) as file:
+    judging = mode == "measure" and not args.once
+
+    def verdicts(rows: Sequence[Row]) -> list[Row]:
+        return judge.judge(rows, probe.table(name).CONTESTS, probe.analysis(name)) if judging else []
+
+    with store.ReportFile(working, head, verdicts) as file:
         for rows in steps:
             file.add(*rows)
             shown = [r for r in rows if not r.sweep or r.role == "point"]
             if shown and not args.quiet and not args.once:
                 print(tables.case_table(shown), end="\n\n", flush=True)
-        if mode == "measure" and not args.once:
-            added = profile.attach(name, args, file.rows, tell) if args.counters else []
+        if judging:
+            added = profile.attach(name, args, file.given, tell) if args.counters else []
             if not args.quick:
-                machine_code.explain(name, facts.arch, file.rows, args.blocks_per_sm or 0)
-            every, contests = [*file.rows, *added], probe.table(name).CONTESTS
-            file.add(*added, *judge.judge(every, contests, probe.analysis(name)))
+                machine_code.explain(name, facts.arch, file.given, args.blocks_per_sm or 0)
+            file.add(*added)
             head.environment = list(gpu.environment)  # a partition may have added to it
             head.neighbours += [n for n in live.neighbours(args.device, True) if n not in head.neighbours]
     if args.record:

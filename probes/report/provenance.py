@@ -47,6 +47,7 @@ class Head:
     complete: bool = False
     settings: dict[str, str] = field(default_factory=dict)  # what the compilers read of it
     environment: list[str] = field(default_factory=list)  # what changes the figures (core.environment)
+    rows_sha256: str = ""  # of the rows beside it: an edit by hand shows
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, `schema` first."""
@@ -78,7 +79,7 @@ class Head:
 _KINDS: dict[str, type] = {
     "mode": str, "device": str, "seed": int, "kernels_sha256": str, "argv": list, "versions": dict,
     "bars_sha256": str, "time_utc": str, "device_facts": dict, "neighbours": list, "notes": list,
-    "complete": bool, "settings": dict, "environment": list,
+    "complete": bool, "settings": dict, "environment": list, "rows_sha256": str,
 }  # fmt: skip
 
 

@@ -5,28 +5,40 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
+from probes.core.digest import digest
 from probes.core.types import BadInput
 from probes.report import schema1
 from probes.report.provenance import Head
 from probes.report.rows import Row
 
+Closing = Callable[[Sequence[Row]], list[Row]]
 MAX_BYTES = 256 << 20  # a full report is a few MiB
 
 
 class ReportFile:
     """A report on its way to disk: `with ReportFile(path, head) as f: f.add(row)`.
 
+    closing: the rows that follow from those so far, such as verdicts; made anew at each write, so that a run
+    killed at any moment leaves the verdicts of what it had finished.
+
     Entry fails where the place cannot be written, before anything is measured. An older file stays until the
     first `add`; each replaces the file as a whole, so that a killed run leaves its finished rows. Leaving
     without an exception marks it complete. Raises BadInput.
     """
 
-    def __init__(self, path: Path, head: Head) -> None:
-        self.path, self.head, self.rows = path, head, list[Row]()
+    def __init__(self, path: Path, head: Head, closing: Closing = lambda rows: []) -> None:
+        self.path, self.head, self.given, self._closing = path, head, list[Row](), closing
+        self.closed: list[Row] = []
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows as they were last written."""
+        return [*self.given, *self.closed]
 
     def __enter__(self) -> ReportFile:
         check_writable(self.path)
@@ -39,15 +51,22 @@ class ReportFile:
 
     def add(self, *rows: Row) -> None:
         """Append finished rows and write the file."""
-        self.rows.extend(rows)
+        self.given.extend(rows)
+        self.closed = self._closing(self.given)
         write_json(self.path, self.head, self.rows)
 
 
 def write_json(path: Path, head: Head, rows: Sequence[Row]) -> None:
     """Replace `path` by head and rows, in one step. BadInput where that fails: the old file then stays."""
+    head.rows_sha256 = rows_sha256(rows)
     top = json.dumps(head.to_json(), indent=1, allow_nan=False, ensure_ascii=False)
     body = ",\n".join(json.dumps(r.to_json(), allow_nan=False, ensure_ascii=False) for r in rows)
     write_text(path, f'{top[:-2]},\n "rows": [\n{body}\n ]\n}}\n')
+
+
+def rows_sha256(rows: Sequence[Row]) -> str:
+    """SHA-256 (hex) of rows: of the fields that say something, so that a field more changes nothing."""
+    return digest([{k: v for k, v in asdict(r).items() if v not in (None, [], {})} for r in rows])
 
 
 def write_text(path: Path, text: str) -> None:

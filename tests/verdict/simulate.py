@@ -1,7 +1,7 @@
 """Made-up blocks: what a contest's samples look like under noise, drift, clock episodes and placement.
 
-Every function gives ln(sample) of `runs` contests, f64[runs, blocks, 4] in the order of time. Between two blocks
-of a contest `BESIDE` others are timed, as in a round.
+Every function gives ln(sample) of `runs` contests, f64[runs, blocks, 4] in the order of time. Between two
+blocks of a contest `BESIDE` others are timed, as in a round.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ NOISES: dict[str, Noise] = {f.__name__: f for f in (iid, heavy, drift, episodes,
 
 
 def samples(noise: F64, effect: float) -> list[float]:
-    """One contest's samples, seconds: `noise` f64[blocks, 4], the variant longer by `effect` (a logarithm)."""
+    """One contest's samples, seconds, from `noise` f64[blocks, 4]; the variant is longer by exp(effect)."""
     first = np.arange(noise.shape[0])[:, None] % 2 == 0
     outer = np.array([True, False, False, True])[None]
     return list(np.exp(noise + effect * (outer == first)).reshape(-1) * 20e-6)

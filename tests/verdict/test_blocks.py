@@ -1,7 +1,7 @@
 """Order statistics of blocks: what they promise, and what simulated runs show of it.
 
-`--campaigns` simulates 4,000 runs of each kind, CI 500: what may miss grows by two standard deviations of that
-number.
+`--campaigns` simulates 4,000 runs of each kind, CI 500: what may miss grows by two standard deviations of
+that number.
 """
 
 from __future__ import annotations
