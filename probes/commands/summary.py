@@ -28,10 +28,12 @@ def line(name: str, done: Run | None, failure: str = "") -> list[str]:
         here = f"predicted for {done.head.device}, not measured" if some else "neither measured nor predicted"
         return [name, word, here, "", ""]
     same = [r for r in done.verdicts() if said and r.variant == said.variant]
-    lead = next((r for r in same if r.scope == "sum"), same[0] if same else None)
+    lead = next((r for r in same if r.recorded), same[0] if same else None)
     if lead is None:
         return [name, word, "no verdict reached", "", ""]
     agrees = {True: "yes", False: "NO", None: "neither way"}[lead.agrees]
+    if not lead.recorded:  # a part of the recorded contest answers for itself alone
+        agrees = f"not asked: holds {', '.join(dict.fromkeys(r.case for r in same))} alone"
     baseline = probe.table(name).CONTESTS[0].baseline
     rows = [r for r in done.rows if r.case == lead.case]
     best = _fastest(r for r in rows if r.verdict == "GO" and r.baseline in (None, baseline))

@@ -219,7 +219,11 @@ class _Judged:
 
     def _row(self, part: Part, case: str, scope: str, decided: Verdict, why: Sequence[str]) -> Row:
         like, found = part.row, part.found
-        said = record.figure(like.probe, self.contest.recorded_case, self.variant, "verdict")
+        # a case of several, or another size, is not what the record asked
+        asked = scope != "each" or (self.contest.over, self.contest.recorded_case) == ("each", case)
+        said = (
+            record.figure(like.probe, self.contest.recorded_case, self.variant, "verdict") if asked else None
+        )
         recorded = str(said.value) if said else None
         row = Row(
             probe=like.probe, case=case, variant=self.variant, backend=like.backend, source="measured",
