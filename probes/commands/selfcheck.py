@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from probes.engine import arms as binding
 from probes.engine import block_rule, digests, probe
 from probes.engine import run as engine
 from probes.engine.bench import Bench, Spec
+from probes.engine.probe import Case, Variant
 from probes.gpu import facts, sampling
 from probes.gpu.memory import Buffer
 from probes.gpu.sampling import Blocks
@@ -41,6 +43,10 @@ CLAIMS = 0.025
 
 MOST_SPACE = 64 << 20
 """Bytes at most that are held beside a run, so that its weights lie elsewhere than the last one's."""
+
+MOST_BINDINGS = 4
+ENOUGH = 0.6
+"""How often a case's arms are bound anew, and the share of memory that must still be free for it."""
 
 SLOTS = ("first", "second", "third", "last")
 
@@ -61,55 +67,83 @@ class Shift:
 
 def measure(bench: Bench, runs: int) -> Iterator[tuple[list[Row], list[Blocks]]]:
     """The A/A pairs of one case after the other, each probe's share of the runs; rows and their blocks."""
-    names = probe.names()
+    names, turn = probe.names(), count()
     for k, name in enumerate(names):
-        wanted = runs * (k + 1) // len(names) - runs * k // len(names)
         args = cli.parser(name).parse_args([])
-        args.windows, args.blocks = cli.WINDOWS, cli.BLOCKS
         kernels = engine.load(name, bench, args)
         table = probe.table(name)
         with ExitStack() as keep:
             arms = probe.arms(name).make(bench, args, kernels, keep)
             cases = table.cases(args, bench.gpu.facts.sms, engine.fitter(kernels, args))
             judged = [c for c in cases if any(not x.cases or c.id in x.cases for x in table.CONTESTS)]
-            turn = 0
-            while wanted > 0:
-                case = judged[turn % len(judged)]
-                rows, taken = _case(name, bench, arms, case, kernels, args, wanted, turn)
-                wanted, turn = wanted - max(1, len(rows)), turn + 1
-                yield rows, taken
+            left = runs * (k + 1) // len(names) - runs * k // len(names)
+            while left > 0:
+                each = max(1, left // len(judged))
+                for case in judged:
+                    if left > 0:
+                        for rows, taken in _case(
+                            _Asked(name, bench, arms, case, kernels, args), min(each, left), turn
+                        ):
+                            left -= len(rows)
+                            yield rows, taken
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A case of a probe, and what its arms are made of."""
+
+    name: str
+    bench: Bench
+    arms: Any
+    case: Case
+    kernels: binding.Kernels
+    args: argparse.Namespace
 
 
 def _case(
-    name: str, bench: Bench, arms: Any, case: Any, kernels: Any, args: argparse.Namespace, most: int,
-    turn: int,
-) -> tuple[list[Row], list[Blocks]]:  # fmt: skip
-    """At most `most` A/A pairs of a case, each arm bound anew."""
-    variants = probe.table(name).variants(args, case)
+    asked: _Asked, wanted: int, turns: Iterator[int]
+) -> Iterator[tuple[list[Row], list[Blocks]]]:  # fmt: skip
+    """`wanted` A/A pairs of a case, opened once; its arms are bound anew while memory lasts."""
+    variants = probe.table(asked.name).variants(asked.args, asked.case)
     again = {v.name: v.of for v in variants if v.role == "again"}
     used = [v for v in variants if v.name in again or v.name in again.values()]
+    with ExitStack() as stack:
+        before, _ = asked.bench.gpu.free_bytes()
+        material = asked.arms.open(asked.case, used, stack)
+        for _ in range(MOST_BINDINGS):
+            rows, taken = _pairs(asked, material, used, again, wanted, next(turns))
+            wanted -= len(rows)
+            yield rows, taken
+            if wanted <= 0 or not rows or asked.bench.gpu.free_bytes()[0] < ENOUGH * before:
+                return
+
+
+def _pairs(
+    asked: _Asked, material: Any, used: Sequence[Variant], again: Mapping[str, str], most: int, turn: int
+) -> tuple[list[Row], list[Blocks]]:  # fmt: skip
+    """At most `most` pairs, each of two arms bound anew, timed as a contest's."""
+    name, bench, case = asked.name, asked.bench, asked.case
     rng = np.random.default_rng((bench.seed, turn))
     with ExitStack() as stack:
         stack.enter_context(Buffer(int(rng.integers(1, MOST_SPACE))))
-        material = arms.open(case, used, stack)
-        mine = {b: k for b, k in kernels.items() if not case.backends or b in case.backends}
+        mine = {b: k for b, k in asked.kernels.items() if not case.backends or b in case.backends}
         part = probe.plan(name)
-        bound, _ = binding.bind(name, part, arms, material, bench, case, used, mine, args)
+        bound, _ = binding.bind(name, part, asked.arms, material, bench, case, used, mine, asked.args)
         by_name: dict[str, tuple[Spec, Arm]] = {s.name: (s, arm) for s, arm in bound}
         pairs = [
             (by_name[f"{a}/{b}"], by_name[f"{of}/{b}"])
             for a, of in again.items() for b in mine if {f"{a}/{b}", f"{of}/{b}"} <= by_name.keys()
         ][:most]  # fmt: skip
-        for arm in {id(arm): arm for pair in pairs for _, arm in pair}.values():
+        arms = {id(arm): arm for pair in pairs for _, arm in pair}.values()
+        for arm in arms:
             stack.callback(arm.close)
             arm.build(bench.gpu.stream)
         taken = sampling.rounds(
             bench.gpu.stream, [(a, b) for (_, a), (_, b) in pairs], bench.looks, bench.clock(),
             bench.seed + turn, lambda look, so_far: (), bench.progress, f"{name} {case.id}",
         )  # fmt: skip
-        for (_, a), (_, b) in pairs:
-            a.recheck()
-            b.recheck()
+        for arm in arms:
+            arm.recheck()
     rows = []
     for ((spec, _), (base, _)), own in zip(pairs, taken, strict=True):
         row = bench.row("selfcheck", replace(spec, case=replace(case, id=f"{name}_{case.id}_{turn:03d}")))
@@ -163,7 +197,8 @@ def text(judged: Sequence[Row], found: Sequence[Shift], markdown: bool) -> str:
     lines = [[s.what, str(s.count), tables.format_percent(s.median, 3, sign=True)] for s in found]
     heads = ["samples", "how many", "median shift"]
     shown = tables.table(heads, lines, markdown, left=heads[:1])
-    verdicts = tables.verdict_table(judged, markdown, "The same kernel against itself")
+    told = [replace(r, reason=None) for r in judged]
+    verdicts = tables.verdict_table(told, markdown, "The same kernel against itself")
     return f"{said}\n\n{shown}\n\n{verdicts}\n"
 
 
@@ -182,6 +217,7 @@ def main(argv: Sequence[str]) -> int:
     said = (__doc__ or "").splitlines()[0]
     p = argparse.ArgumentParser(prog="python -m probes selfcheck", description=said)
     p.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"A/A runs (default {RUNS})")
+    p.add_argument("--blocks", type=int, choices=[16, 32, 64], default=cli.BLOCKS, help="blocks of each run")
     p.add_argument("--device", type=int, default=0, metavar="N", help="GPU index (default 0)")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--out", type=cli.folder, default=Path("out") / "runs", metavar="DIR")
@@ -195,7 +231,8 @@ def _work(args: argparse.Namespace) -> int:
     if args.runs < 1:
         raise BadInput(f"--runs must be at least 1, got {args.runs}")
     gpu = facts.open_gpu(args.device)
-    bench = Bench(gpu, args.seed, cli.WINDOWS, cli.teller(args.quiet))
+    looks = engine.looks_of(args.blocks)
+    bench = Bench(gpu, args.seed, cli.WINDOWS, cli.teller(args.quiet), looks=looks)
     head = provenance.collect(
         mode="measure", device=gpu.facts.slug, seed=args.seed, probes=probe.names(),
         kernels_sha256=digests.selfcheck(), driver=facts.driver_version(),
