@@ -19,7 +19,7 @@ Three walks, room by room:
         -> gpu.kernels (launched)
     samples to a verdict
         gpu.timing (slope of n and 2n nodes) -> engine.bench (a row) -> engine.judge, which asks l1.analysis
-        what makes a pair and what blocks it -> verdict.intervals -> verdict.bars -> report.tables
+        what makes a pair and what blocks it -> verdict.blocks -> verdict.bars -> report.tables
 
 Floors, lowest first: core, formats, device, verdict, report, gpu and the kernel packages, engine, cli, the
 probes, commands. Imports point down only; engine.probe alone finds the probes, by name.
