@@ -18,7 +18,7 @@ Three walks, room by room:
         whether that fits here, and l1.arms (bound to buffers; kernels by engine.compiling) -> gpu.graph
         -> gpu.kernels (launched)
     samples to a verdict
-        gpu.timing (slope of n and 2n nodes) -> engine.bench (a row) -> engine.judge, which asks l1.analysis
+        gpu.sampling (slopes of n and 2n nodes) -> engine.bench (rows) -> engine.judge, which asks l1.analysis
         what makes a pair and what blocks it -> verdict.blocks -> verdict.bars -> report.tables
 
 Floors, lowest first: core, formats, device, verdict, report, gpu and the kernel packages, engine, cli, the

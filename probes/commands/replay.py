@@ -14,7 +14,7 @@ from statistics import median
 
 from probes import cli
 from probes.core.types import BadInput
-from probes.engine import judge, old_rule, probe, recheck, sweep
+from probes.engine import block_rule, judge, old_rule, probe, recheck, sweep
 from probes.report import store, tables
 from probes.report.provenance import Head
 from probes.report.rows import Row
@@ -80,6 +80,15 @@ def differences(head: Head, rows: Sequence[Row], again: Sequence[Row], names: Se
     return out + recheck.verdicts(said, again)
 
 
+def rule_of(head: Head, rows: Sequence[Row]) -> judge.Rule:
+    """The rule that a file's rows were judged by."""
+    if head.schema < BLOCKS_SCHEMA:
+        return old_rule.Windows(head.seed)
+    highest = head.device_facts.get("sm_clock_hz")
+    known = float(highest) if isinstance(highest, int | float) else None
+    return block_rule.rule([r for r in rows if r.source == "measured"], known)
+
+
 def rejudged(rows: Sequence[Row], names: Sequence[str], head: Head, file: Path) -> list[Row]:
     """Verdicts out of a file's samples alone, without rows that no check stands behind. Raises BadInput.
 
@@ -101,7 +110,7 @@ def rejudged(rows: Sequence[Row], names: Sequence[str], head: Head, file: Path) 
             mine, contests = [r for r in usable if r.probe == name], probe.table(name).CONTESTS
             if head.schema < BLOCKS_SCHEMA:
                 contests = tuple(c for c in contests if not c.sides)
-            by = old_rule.Windows(head.seed) if head.schema < BLOCKS_SCHEMA else None
+            by = rule_of(head, mine)
             again += judge.judge(mine, contests, probe.analysis(name), by)
         return again
     except (ValueError, ArithmeticError, AssertionError, LookupError, TypeError, StopIteration) as error:

@@ -39,6 +39,7 @@ LOADERS: dict[Backend, Loader] = {
 }
 COMPILE = compile_all
 HARNESS = ("harness_read", "harness_clock")
+LOOPED_S = 50e-6  # from this time on launch overhead hides, and a plain event loop must agree
 LARGE, LEAST_READ_BYTES = "read_large", 1 << 30  # the row that is its case's ceiling, and what it is over
 
 
@@ -157,37 +158,36 @@ class Bench:
     ) -> list[Row]:
         """Check, survey, time the contests' pairs side by side, and check again. Raises WrongResult.
 
-        One Row per arm, in order, then one per pair.
+        What leaves the GPU in another state comes last: launches without a graph, then plain event loops. One
+        Row per arm, in order, then one per pair.
         """
-        all_arms = [arm for _, arm in arms]
+        graphs, eager = ([x for x in arms if x[1].graph is want] for want in (True, False))
         with tried(f"{probe} {what}"), ExitStack() as stack:
-            for arm in all_arms:
+            for _, arm in arms:
                 stack.callback(arm.close)
                 arm.build(self.gpu.stream)
-            sampled = self._survey(all_arms, what)
-            loops = {
-                arm.name: timing.event_loop_s(self.gpu.stream, arm)
-                for arm in all_arms
-                if _median(sampled[arm.name].time_s) >= 50e-6
-            }
-            usual = blocks.usual_clock([c for s in sampled.values() for c in s.clock_hz.reshape(-1)])
-            rows = [self._row(probe, s, sampled[s.name], usual, loops.get(s.name)) for s, _ in arms]
-            pairs = self._contests(probe, rows, {s.name: arm for s, arm in arms}, what) if contests else []
-            for arm in all_arms:
+            rows = self._survey(probe, graphs, what)
+            mine = [rows[s.name] for s, _ in graphs]
+            pairs = self._contests(probe, mine, {s.name: a for s, a in graphs}, what) if contests else []
+            rows |= self._survey(probe, eager, what)
+            for spec, arm in arms:
+                if (rows[spec.name].time_s or 0.0) >= LOOPED_S:
+                    rows[spec.name].event_loop_time_s = timing.event_loop_s(self.gpu.stream, arm)
                 arm.recheck()
-            judge.relate([*rows, *pairs])
-        return [*rows, *pairs]
+            ordered = [*(rows[s.name] for s, _ in arms), *pairs]
+            judge.relate(ordered)
+        return ordered
 
-    def _survey(self, arms: Sequence[Arm], what: str) -> dict[str, Samples]:
-        """Windows of all arms; those without a graph apart and last: they leave the GPU in another state."""
-        out: dict[str, Samples] = {}
-        for some in ([a for a in arms if a.graph], [a for a in arms if not a.graph]):
-            if some:
-                clock = self.clock()
-                out |= sampling.survey(
-                    self.gpu.stream, some, self.windows, clock, self.seed, self.progress, what
-                )
-        return out
+    def _survey(self, probe: str, arms: Sequence[tuple[Spec, Arm]], what: str) -> dict[str, Row]:
+        """Windows of all these arms, and the row that each makes, by the arm's name."""
+        if not arms:
+            return {}
+        mine = [arm for _, arm in arms]
+        found = sampling.survey(
+            self.gpu.stream, mine, self.windows, self.clock(), self.seed, self.progress, what
+        )
+        usual = blocks.usual_clock([c for s in found.values() for c in s.clock_hz.reshape(-1)])
+        return {s.name: self._row(probe, s, found[s.name], usual) for s, _ in arms}
 
     def _contests(self, probe: str, rows: Sequence[Row], arms: Mapping[str, Arm], what: str) -> list[Row]:
         """A row for each pair that a contest wants, timed in blocks until it is decided or out of looks."""
@@ -196,18 +196,12 @@ class Bench:
             (arms[f"{p.variant}/{p.backend}"], arms[f"{p.baseline}/{p.backend}"]) for p in contests.pairs
         ]
         taken = sampling.rounds(
-            self.gpu.stream,
-            pairs,
-            self.looks,
-            self.clock(),
-            self.seed + 1,
-            contests.closed,
-            self.progress,
+            self.gpu.stream, pairs, self.looks, self.clock(), self.seed + 1, contests.closed, self.progress,
             what,
-        )
+        )  # fmt: skip
         return contests.rows(taken)
 
-    def _row(self, probe: str, spec: Spec, samples: Samples, usual_hz: float, loop_s: float | None) -> Row:
+    def _row(self, probe: str, spec: Spec, samples: Samples, usual_hz: float) -> Row:
         """Everything that one arm's own samples and resources say."""
         row, v = self.row(probe, spec), spec.planned.variant
         times = samples.time_s.reshape(-1)
@@ -229,7 +223,7 @@ class Bench:
         row.bitwise, row.sm_clock_hz = True, _median(samples.clock_hz) or None
         clocks = samples.clock_hz.reshape(-1)[np.isfinite(times)]
         row.throttled_samples = np.flatnonzero(clocks < blocks.SLOWED * usual_hz).tolist()
-        row.throttled, row.event_loop_time_s = len(row.throttled_samples), loop_s
+        row.throttled = len(row.throttled_samples)
         if v.role == "ceiling" and (spec.planned.content_bytes or 0) < LEAST_READ_BYTES:
             row.notes.append("less than 1 GiB: the GPU had no room for more")
         return row

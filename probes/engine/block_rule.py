@@ -53,10 +53,15 @@ def seen(pair: Row) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The rule of schema 3. tau: what placement adds; usual_hz: the clock that blocks are held against."""
+    """The rule of schema 3.
+
+    tau: what placement adds; usual_hz: the clock that blocks are held against; clock: what a reader must know
+    of the run's clock as a whole.
+    """
 
     tau: float
     usual_hz: float
+    clock: str = ""
 
     def part(self, rows: Sequence[Row], contest: Contest, row: Row, base: Row) -> Part | None:
         """By the blocks of the two."""
@@ -112,12 +117,20 @@ class Blocks:
             if other.verdict != decided.verdict:
                 told = f"the clock decides: {part.low}, and the others alone say {other.verdict}"
                 return bars.decide(part.found, bar, part.noise, told)
-        if part.low:
-            return Verdict(decided.verdict, f"{decided.reason} ({part.low})")
-        return decided
+        told = "; ".join(filter(None, [part.low, self.clock]))
+        return Verdict(decided.verdict, f"{decided.reason} ({told})") if told else decided
 
 
-def rule(rows: Sequence[Row], clock_hz: float | None = None) -> Blocks:
-    """The rule of a run's rows. clock_hz: the device's sustained SM clock, where it is known."""
-    clocks = [c for r in rows for c in r.block_clock_hz]
-    return Blocks(placement(rows), blocks.usual_clock(clocks, clock_hz))
+def rule(rows: Sequence[Row], highest_hz: float | None = None) -> Blocks:
+    """The rule of a run's rows. highest_hz: the device's highest SM clock, where it is known."""
+    usual = blocks.usual_clock([c for r in rows for c in r.block_clock_hz])
+    return Blocks(placement(rows), usual, clock_note(usual, highest_hz))
+
+
+def clock_note(usual_hz: float, highest_hz: float | None) -> str:
+    """What is odd about a run's clock, '' where nothing is."""
+    if not usual_hz:
+        return "the SM clock is unknown"
+    if highest_hz and usual_hz < blocks.SLOWED * highest_hz:
+        return f"the whole run's SM clock was {100 * usual_hz / highest_hz:.0f} % of the device's highest"
+    return ""

@@ -16,7 +16,7 @@ from typing import Any
 from probes.core.types import BACKENDS, Backend, BadInput, Unavailable
 from probes.device import facts as profiles
 from probes.engine import arms as binding
-from probes.engine import digests, judge, machine_code, predict, probe, processes, profile, sweep
+from probes.engine import block_rule, digests, judge, machine_code, predict, probe, processes, profile, sweep
 from probes.engine.arms import Kernels
 from probes.engine.bench import Bench
 from probes.engine.plan import refused
@@ -116,7 +116,8 @@ def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], No
     judging = mode == "measure" and not args.once
 
     def verdicts(rows: Sequence[Row]) -> list[Row]:
-        return judge.judge(rows, probe.table(name).CONTESTS, probe.analysis(name)) if judging else []
+        by = block_rule.rule([r for r in rows if r.source == "measured"], facts.sm_clock_hz)
+        return judge.judge(rows, probe.table(name).CONTESTS, probe.analysis(name), by) if judging else []
 
     with store.ReportFile(working, head, verdicts) as file:
         for rows in steps:
@@ -129,6 +130,9 @@ def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], No
             if not args.quick:
                 machine_code.explain(name, facts.arch, file.given, args.blocks_per_sm or 0)
             file.add(*added)
+            pairs = [r for r in file.given if r.role == "pair"]
+            note = block_rule.rule(pairs, facts.sm_clock_hz).clock if pairs else ""
+            head.notes += [note] if note else []
             head.environment = list(gpu.environment)  # a partition may have added to it
             head.neighbours += [n for n in live.neighbours(args.device, True) if n not in head.neighbours]
     if args.record:
