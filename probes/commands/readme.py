@@ -6,13 +6,14 @@ import argparse
 from pathlib import Path
 
 from probes import cli
-from probes.core.types import BadInput
-from probes.engine import probe
+from probes.core.types import BACKENDS, BadInput
+from probes.engine import answer, probe
 from probes.report import store, tables
 from probes.report.provenance import Head
 
 DEVICE = "nvidia-h200"
 STALE = "stale: "
+SHORT = "short"
 
 
 def stale_mark(head: Head) -> str:
@@ -30,8 +31,23 @@ def block(name: str, path: Path) -> str:
     return "\n".join([*lines, probe.report(name).readme(rows), "", tables.first_line(head)])
 
 
+def short(folder: Path) -> str:
+    """The answers of all reports in `folder`, a line for each lever: every figure of the README's summary."""
+    cells = []
+    for name in probe.names():
+        path = folder / f"{name}.json"
+        for line in answer.lines(name, store.read_json(path)[1]) if path.exists() else ():
+            said = [line.by.get(b) for b in BACKENDS]
+            each = [f"{r.verdict} {answer.change(r)}".rstrip() if r else "" for r in said]
+            recorded = line.first.recorded or ""
+            cells.append([f"{name} {line.lever}", line.case, answer.against(line), *each, str(recorded)])
+    heads = ["lever", "case", "against", "C++", "Numba", "recorded"]
+    return tables.table(heads, cells, True, left=heads)
+
+
 def filled(text: str, folder: Path) -> str:
     """The README's text with every probe's block made from the reports in `folder`."""
+    text = tables.fill(text, SHORT, short(folder))
     for name in probe.names():
         path = folder / f"{name}.json"
         text = tables.fill(text, name, block(name, path) if path.exists() else "(not measured yet)")
