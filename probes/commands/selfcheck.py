@@ -48,6 +48,12 @@ MOST_BINDINGS = 4
 ENOUGH = 0.6
 """How often a case's arms are bound anew, and the share of memory that must still be free for it."""
 
+MOST_PLANTED = 1.5
+"""What is planted is this times what was asked for at most: the launches are whole."""
+
+FOUND = 0.95
+"""The share of planted slowdowns that must be found."""
+
 SLOTS = ("first", "second", "third", "last")
 
 
@@ -65,8 +71,11 @@ class Shift:
         return self.count >= blocks.LEAST and abs(self.median) > SHIFT
 
 
-def measure(bench: Bench, runs: int) -> Iterator[tuple[list[Row], list[Blocks]]]:
-    """The A/A pairs of one case after the other, each probe's share of the runs; rows and their blocks."""
+def measure(bench: Bench, runs: int, planted: float = 0.0) -> Iterator[tuple[list[Row], list[Blocks]]]:
+    """The A/A pairs of one case after the other, each probe's share of the runs; rows and their blocks.
+
+    planted: the share by which one side of each pair is made slower.
+    """
     names, turn = probe.names(), count()
     for k, name in enumerate(names):
         args = cli.parser(name).parse_args([])
@@ -77,15 +86,14 @@ def measure(bench: Bench, runs: int) -> Iterator[tuple[list[Row], list[Blocks]]]
             cases = table.cases(args, bench.gpu.facts.sms, engine.fitter(kernels, args))
             judged = [c for c in cases if any(not x.cases or c.id in x.cases for x in table.CONTESTS)]
             left = runs * (k + 1) // len(names) - runs * k // len(names)
-            while left > 0:
-                each = max(1, left // len(judged))
-                for case in judged:
-                    if left > 0:
-                        for rows, taken in _case(
-                            _Asked(name, bench, arms, case, kernels, args), min(each, left), turn
-                        ):
-                            left -= len(rows)
-                            yield rows, taken
+            before = left + 1
+            while 0 < left < before:  # until a round over all cases gives nothing
+                before, each = left, max(1, left // len(judged))
+                for case in judged if left else ():
+                    asked = _Asked(name, bench, arms, case, kernels, args, planted)
+                    for rows, taken in _case(asked, min(each, left), turn):
+                        left -= len(rows)
+                        yield rows, taken
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,7 @@ class _Asked:
     case: Case
     kernels: binding.Kernels
     args: argparse.Namespace
+    planted: float = 0.0
 
 
 def _case(
@@ -118,6 +127,16 @@ def _case(
                 return
 
 
+def _plant(arm: Arm, share: float) -> bool:
+    """Make an arm slower by a share of its launches once more; False where one launch is too much of it."""
+    count = len(arm.launches)
+    arm.extra = max(1, round(share * count))
+    if arm.extra > MOST_PLANTED * share * count:
+        return False
+    arm.launches = [*arm.launches, *arm.launches[: arm.extra]]
+    return True
+
+
 def _pairs(
     asked: _Asked, material: Any, used: Sequence[Variant], again: Mapping[str, str], most: int, turn: int
 ) -> tuple[list[Row], list[Blocks]]:  # fmt: skip
@@ -134,6 +153,8 @@ def _pairs(
             (by_name[f"{a}/{b}"], by_name[f"{of}/{b}"])
             for a, of in again.items() for b in mine if {f"{a}/{b}", f"{of}/{b}"} <= by_name.keys()
         ][:most]  # fmt: skip
+        if asked.planted:
+            pairs = [p for p in pairs if _plant(p[0][1], asked.planted)]
         arms = {id(arm): arm for pair in pairs for _, arm in pair}.values()
         for arm in arms:
             stack.callback(arm.close)
@@ -155,12 +176,12 @@ def _pairs(
     return rows, taken
 
 
-def judge(rows: Sequence[Row]) -> list[Row]:
-    """One verdict row per A/A run; tau from the other runs of its probe. Pure."""
+def judge(rows: Sequence[Row], planted: bool = False) -> list[Row]:
+    """One verdict row per run; tau from the other A/A runs of its probe, its prior where none is A/A. Pure."""
     out = []
     for row in rows:
-        name = row.case.partition("_")[0]
-        others = [r for r in rows if r is not row and r.case.partition("_")[0] == name]
+        name = _probe(row)
+        others = [] if planted else [r for r in rows if r is not row and _probe(r) == name]
         by = block_rule.Blocks(block_rule.tau_of(others), 0.0)
         part = by.of(row, row, row)
         bar = bars.bar(probe.table(name).CONTESTS[0].bar)
@@ -177,6 +198,10 @@ def judge(rows: Sequence[Row]) -> list[Row]:
     return out
 
 
+def _probe(row: Row) -> str:
+    return row.case.partition("_")[0]
+
+
 def shifts(taken: Sequence[tuple[str, Blocks]]) -> list[Shift]:
     """Residuals by place in the block and, for the first place, by the arm before; taken: (probe, blocks)."""
     by: dict[str, list[float]] = {}
@@ -189,17 +214,25 @@ def shifts(taken: Sequence[tuple[str, Blocks]]) -> list[Shift]:
     return [Shift(what, len(r), float(np.median(r))) for what, r in by.items()]
 
 
-def text(judged: Sequence[Row], found: Sequence[Shift], markdown: bool) -> str:
+def text(judged: Sequence[Row], found: Sequence[Shift], markdown: bool, planted: float = 0.0) -> str:
     """What the runs claimed, and what shifts a sample."""
     claims = sum(r.reason == "CLAIMS A DIFFERENCE" for r in judged)
     gone = sum(r.verdict == "GO" for r in judged)
     said = f"{len(judged)} A/A runs: {gone} said GO, {claims} claimed a difference (1 % expected)"
+    if planted:
+        amount = tables.format_percent(planted)
+        said = f"{len(judged)} runs with {amount} planted: {seen(judged)} found it, {gone} said GO"
     lines = [[s.what, str(s.count), tables.format_percent(s.median, 3, sign=True)] for s in found]
     heads = ["samples", "how many", "median shift"]
-    shown = tables.table(heads, lines, markdown, left=heads[:1])
+    shown = tables.table(heads, lines, markdown, left=heads[:1]) if lines else ""
     told = [replace(r, reason=None) for r in judged]
     verdicts = tables.verdict_table(told, markdown, "The same kernel against itself")
     return f"{said}\n\n{shown}\n\n{verdicts}\n"
+
+
+def seen(judged: Sequence[Row]) -> int:
+    """How many runs say that their kernel is slower than itself."""
+    return sum((r.ratio_low or 0.0) > 1.0 for r in judged)
 
 
 def wrong(judged: Sequence[Row], found: Sequence[Shift]) -> bool:
@@ -218,6 +251,8 @@ def main(argv: Sequence[str]) -> int:
     p = argparse.ArgumentParser(prog="python -m probes selfcheck", description=said)
     p.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"A/A runs (default {RUNS})")
     p.add_argument("--blocks", type=int, choices=[16, 32, 64], default=cli.BLOCKS, help="blocks of each run")
+    planted = "make one side slower by about P per cent of its launches: is it found?"
+    p.add_argument("--planted", type=float, default=0.0, metavar="P", help=planted)
     p.add_argument("--device", type=int, default=0, metavar="N", help="GPU index (default 0)")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--out", type=cli.folder, default=Path("out") / "runs", metavar="DIR")
@@ -230,6 +265,11 @@ def main(argv: Sequence[str]) -> int:
 def _work(args: argparse.Namespace) -> int:
     if args.runs < 1:
         raise BadInput(f"--runs must be at least 1, got {args.runs}")
+    if not 0 <= args.planted <= 50:
+        raise BadInput(f"--planted is 0 to 50 per cent, got {args.planted:g}")
+    if args.planted and args.record:
+        raise BadInput("--record keeps the self-check as it is: leave out --planted")
+    planted, name = args.planted / 100, "selfcheck-planted" if args.planted else "selfcheck"
     gpu = facts.open_gpu(args.device)
     looks = engine.looks_of(args.blocks)
     bench = Bench(gpu, args.seed, cli.WINDOWS, cli.teller(args.quiet), looks=looks)
@@ -240,15 +280,18 @@ def _work(args: argparse.Namespace) -> int:
     )  # fmt: skip
     folder = Path("out") / gpu.facts.slug if args.record else args.out
     taken: list[tuple[str, Blocks]] = []
-    with store.ReportFile(folder / "selfcheck.json", head) as file:
-        for rows, own in measure(bench, args.runs):
+    with store.ReportFile(folder / f"{name}.json", head) as file:
+        for rows, own in measure(bench, args.runs, planted):
             file.add(*rows)
-            taken += [(r.case.partition("_")[0], b) for r, b in zip(rows, own, strict=True)]
+            taken += [(_probe(r), b) for r, b in zip(rows, own, strict=True)]
             bench.progress(f"{len(file.rows)} of {args.runs} A/A runs")
-        judged, found = judge(list(file.rows)), shifts(taken)
+        judged = judge(list(file.rows), planted > 0)
+        found = [] if planted else shifts(taken)
         head.notes += [f"{s.what}: median shift {100 * s.median:+.3f} % of {s.count}" for s in found]
         file.add(*judged)
-    print(text(judged, found, False))
+    print(text(judged, found, False, planted))
     written = f"# The harness against itself\n\n{tables.first_line(head)}\n\n"
-    store.write_text(folder / "selfcheck.md", written + text(judged, found, True))
+    store.write_text(folder / f"{name}.md", written + text(judged, found, True, planted))
+    if planted:
+        return int(seen(judged) < FOUND * len(judged))
     return int(wrong(judged, found))
