@@ -1,8 +1,8 @@
 """Does the harness see differences that are not there? The same kernel against itself, many times.
 
-Each run times padded_loop on ffn_down_14b as four arms: two are baseline and variant against the bar of
-l1.dpl, two give the noise floor. None may say GO or claim a difference: an interval that excludes 1, and an
-effect above the floor. All windows pooled then show how the floor falls as windows are added.
+Each run times padded_loop on ffn_down_14b as four arms: two against the bar of l1.dpl, two for the noise
+floor. None may say GO or claim a difference: an interval that excludes 1, and an effect above the floor.
+Pooled windows show how the floor falls.
 """
 
 from __future__ import annotations

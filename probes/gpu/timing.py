@@ -1,8 +1,7 @@
-"""From launches to samples: checked first, interleaved, by slope, with the clock of every sample.
+"""From launches to samples: checked first, interleaved, by slope, each with its clock.
 
-One *sample* of an arm is (time of a 2n-node graph - time of an n-node graph) / n, seconds per launch: what a
-replay costs once falls out. Every replay walks all copies of the weights. A *window* times every arm twice,
-in an order and back (ABBA).
+A *sample* is (time of a 2n-node graph - time of an n-node graph) / n, seconds per launch. Every replay walks
+all copies. A *window* times every arm twice (ABBA).
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""From a measured gain to GO, NO-GO or INCONCLUSIVE, against a bar fixed beforehand in bars.toml.
+"""A measured gain against a bar fixed beforehand in bars.toml: GO, NO-GO or INCONCLUSIVE.
 
 GO            the interval's lower end is at or above the bar, and the effect is above the noise floor.
-NO-GO         the upper end is below the bar, and so is the noise floor: that the lever does nothing is
-              known precisely enough.
+NO-GO         the upper end is below the bar, and so is the noise floor.
 INCONCLUSIVE  everything else, and anything whose proof is missing (`blocked`).
 
-A bar of 0 ("faster at all") has no floor below it: GO wants the whole interval above 0, NO-GO the whole
-interval below 0, and both an effect above the floor. Gains are fractions (0.0165 = 1.65 %).
+With a bar of 0, GO wants the whole interval above 0, NO-GO below 0, and both an effect above the floor.
+Gains are fractions (0.0165 = 1.65 %).
 """
 
 from __future__ import annotations
