@@ -1,6 +1,6 @@
-"""Decode attention over an f16 KV cache: rope and store, split, combine. Twins of kernels_cu/attention.cuh.
+"""Decode attention over an f16 KV cache, as kernels_cu/attention.cuh; sums as probes/formats/layer.py.
 
-The cache holds all keys, then all values, each [KV head][position][head]. Sums: as probes/formats/layer.py.
+The cache holds all keys, then all values, each [KV head][position][head].
 """
 
 from types import SimpleNamespace

@@ -1,8 +1,8 @@
 """Numba kernel -> PTX -> cubin, on any machine: no GPU and no driver are needed.
 
-numba.cuda.compile makes PTX for the target, nvJitLink (through cuda.core) a cubin, and the entry point gets
-the kernel's plain name. The GPU run and the offline register counts read the same cubins, which are cached
-in out/build/<hash>/: on a hit Numba is not even imported.
+numba.cuda.compile makes PTX for the target, nvJitLink (through cuda.core) a cubin. The entry point gets the
+kernel's plain name. The GPU run and the offline register counts read the same cubins, cached in
+out/build/<hash>/. A hit does not import Numba.
 """
 
 import importlib

@@ -1,11 +1,11 @@
-"""The L1 kernels: one q6_K row per block, in every layout of probes/formats/layouts.py. Twins of l1.cu.
+"""The L1 kernels: one q6_K row per block, in every layout of probes/formats/layouts.py.
 
 loop    256 threads, u += 256
-pf      both units' loads issued before either is accumulated; right only for 256 < units <= 512
-pf3     the same of three units; right only for 512 < units <= 768
-stream  the loop form's loads and nothing else; the result is the sum of all words it read
+pf      two units loaded before either term; right only for 256 < units <= 512
+pf3     three units; right only for 512 < units <= 768
+stream  the loop form's loads; the result is the sum of all words
 
-Arguments: weights, pad40 activations, one result per row, super-blocks per row, row stride.
+Arguments: as kernels_cu/l1.cu.
 """
 
 from typing import Any

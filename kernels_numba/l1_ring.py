@@ -1,10 +1,9 @@
-"""L1 past the record: a persistent grid, register-resident activations. Twins of kernels_cu/l1_ring.cu.
+"""L1 on a persistent grid, with register-resident activations. Rows stream through shared memory.
 
-ring    rows stream through shared memory by bulk copies (sm_90 and up)
-async   by copies of 16 bytes (cp.async) of the producer warp's lanes (sm_80 and up)
+ring    by bulk copies (sm_90 and up)
+async   by 16-byte copies (cp.async) of the producer warp's lanes (sm_80 and up)
 
-Arguments: weights, pad40 activations, one result per row, ticket counter or null, super-blocks per row, row
-stride, rows, rows per tile, stages. kernels_cu/ring.cuh tells how a ring works.
+Arguments: as kernels_cu/l1_ring.cu. kernels_cu/ring.cuh tells how a ring works.
 """
 
 from typing import Any

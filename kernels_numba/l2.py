@@ -1,10 +1,10 @@
-"""The L2 kernels: four chains, each kernel in the kinds of pdl.py. Twins of kernels_cu/l2.cu.
+"""The L2 kernels of four chains, in the kinds of pdl.py.
 
-stream               XOR of a 16 KiB tile per block, mixed with a word of the predecessor's result
-compute, wide        multiply-adds on 4 or 48 words a thread, half of them before the predecessor is needed
+stream               XOR of 16 KiB per block, mixed with a word of the predecessor's result
+compute, wide        multiply-adds on 4 or 48 words a thread
 rms_quantise … add   a decode layer, see probes/formats/layer.py
-q4k_ring, q6k_ring   its matrices through a ring, see l2_ring.py
-sleeper              lets its successor start, sleeps, then writes: what a missing wait is caught with
+q4k_ring, q6k_ring   see l2_ring.py
+sleeper              triggers, sleeps, then writes: shows a missing wait
 
 Arguments end with flags (TRIGGER, STAMP, TAIL) and stamps (two words).
 """

@@ -1,7 +1,7 @@
-"""L2's matrices through a ring, q4_K as stored or q6_K in dpl, in the kinds of pdl.py. Twin of l2_ring.cuh.
+"""L2's matrices through a ring, q4_K as stored or q6_K in dpl; kinds as in kernels_cu/l2_ring.cuh.
 
-Arguments: weights, pad40 activations, the next activations or null, one result per row, super-blocks per row,
-row stride, rows, rows per ticket, stages, tickets to bring into L2 ahead (late kind only), flags, stamps.
+Arguments: weights, x8, next x8 or null, results, super-blocks per row, row stride, rows, rows per ticket,
+stages, tickets ahead (late kind only), flags, stamps.
 """
 
 from types import SimpleNamespace

@@ -1,14 +1,14 @@
-"""The L3 kernels: gate and up rows in q4_K, SwiGLU and q8 quantising, apart and fused. Twins of l3.cu.
+"""The L3 kernels: gate and up rows in q4_K, SwiGLU and q8 quantising, apart and fused.
 
 matmul          one row per block: gate rows 0..nf-1, then up rows nf..2nf-1; f32 out
-swiglu_quant    SwiGLU of the two halves, quantised to pad40, one block of 32 values per warp
-form_b          one q8 block per thread block: its 32 gate rows, then its 32 up rows, then all the rest
-form_b_staged   the same, the next row's weights loaded before this row is reduced
-form_a          a gate row and its up row per block, SwiGLU of the two sums; f32 out
+swiglu_quant    SwiGLU of both halves, quantised to pad40, 32 values per warp
+form_b          one q8 block per thread block: its 32 gate rows, its 32 up rows, then the rest
+form_b_staged   the next row's weights loaded before this row is reduced
+form_a          a gate row and its up row per block; f32 out
 quant           f32 to pad40
-matmul_ring     the matmul through a ring, and form_c, the whole fusion row by row: see l3_ring.py
 
-The twins that end in _traced also store the SM of each block, for load balance; they are never timed.
+l3_ring.py has matmul_ring and form_c. Kernels ending in _traced also store each block's SM; they are never
+timed.
 """
 
 from types import SimpleNamespace

@@ -1,9 +1,7 @@
-"""L3 through a ring of bulk copies: the matmul, and the whole fusion of ring_gated.py. sm_90 and up.
+"""L3 through a ring of bulk copies (sm_90 and up): the matmul, and ring_gated.py's fusion.
 
-matmul_ring  weights, activations, gu, ticket counter or null, super-blocks per row, rows of the matrix, rows
-             per ticket, stages
-form_c       the same, q8 in place of gu and nf in place of rows; after q8, words: two per row pair, all 0
-             before and after
+matmul_ring  weights, x8, gu, counter or null, super-blocks per row, rows, rows per ticket, stages
+form_c       q8, words for gu; nf for rows. words: two per row pair, all 0 before and after
 """
 
 from types import SimpleNamespace

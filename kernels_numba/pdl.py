@@ -1,6 +1,6 @@
-"""Programmatic dependent launch: where a kernel waits, triggers, prefetches, stamps the time. sm_90 and up.
+"""Programmatic dependent launch (sm_90 and up): wait, trigger, prefetch, time stamps.
 
-Twin of kernels_cu/pdl.cuh, which says what the kinds are. All clobber memory, so that no load crosses them.
+kernels_cu/pdl.cuh says what the kinds are. All statements clobber memory, so that no load crosses them.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """One q4_K chunk (64 values, two sub-blocks): its loads, and its term of the reference order.
 
-Its weights travel as (head words, 8 words of nibbles), its activations as 20 words of two pad40 units.
+Weights travel as (head words, 8 nibble words), activations as 20 words of two pad40 units.
 """
 
 from types import SimpleNamespace

@@ -1,9 +1,9 @@
-"""One q6_K unit (32 values) in any layout: its loads, its term of the reference order, its checksum.
+"""One q6_K unit (32 values): its loads, term and checksum.
 
-A unit travels as a flat tuple of uint32 words:
+A unit is a flat tuple of uint32:
 
     gguf order   8 nibble words, 8 high words, scales, d, activation scale, 8 words of int8, their sum
-    group order  4 nibble words, 2 high words, and the same tail
+    group order  4 nibble words, 2 high words, the same tail
 """
 
 from types import SimpleNamespace

@@ -1,7 +1,8 @@
-"""Bulk copies, mbarriers and shared memory by 32-bit address: inline PTX for Numba.
+"""Inline PTX for Numba: bulk copies, mbarriers, shared memory by 32-bit address. The C++ is in
+kernels_cu/mbarrier.cuh and ring_gated.cuh.
 
-Twin of kernels_cu/mbarrier.cuh and the first part of ring_gated.cuh. All clobber memory, so that no load
-crosses them. Barriers and copies of 16 bytes need sm_80, bulk copies and prefetches sm_90.
+All clobber memory, so that no load crosses them. Barriers and 16-byte copies need sm_80, bulk copies and
+prefetches sm_90.
 """
 
 import functools

@@ -1,8 +1,7 @@
-"""A ring of stages in shared memory, and the consumer warps that sum its rows: twin of kernels_cu/ring.cuh.
+"""A ring of stages in shared memory, and its consumer warps: see kernels_cu/ring.cuh.
 
-A ring travels as a tuple of uint32: stages, rows, stride, then the addresses of data, sums and slots, and the
-virtual warps that own a unit. A place in it is four more: a tile's data, sums and slot, and the parity of the
-slot's barriers.
+A ring is a tuple of uint32: stages, rows, stride, addresses of data, sums and slots, virtual warps that own a
+unit. A place is a tile's data, sums and slot, and its barriers' parity.
 """
 
 from types import SimpleNamespace

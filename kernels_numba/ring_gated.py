@@ -1,6 +1,6 @@
-"""A ring's job for gate and up: SwiGLU of each pair of rows, and q8 of each group of 32, in one kernel.
+"""A ring's job for gate and up: SwiGLU of row pairs, q8 of groups of 32, in one kernel.
 
-Twin of kernels_cu/ring_gated.cuh, which says how and why. j = (weights, q8, words, nf).
+kernels_cu/ring_gated.cuh says how and why. j = (weights, q8, words, nf).
 """
 
 from types import SimpleNamespace

@@ -1,13 +1,13 @@
-"""How a ring's consumers sum rows, in passes, of a weight format: held.rows(ops, layout), q4k_held.rows(ops).
+"""How consumers sum a ring's rows: held.rows(ops, layout), q4k_held.rows(ops).
 
 units                            of a super-block, a power of two
 most_held                        units of a thread with register-resident activations, 1 or 3
-most_threads                     of a block: what its registers are bound to
-activation(x8, unit)             its activations from global memory; hold(activation, owned) prepares them
+most_threads                     of a block: its register bound
+activation(x8, unit)             from global memory; hold(activation, owned) prepares it
 place(unit, nbe), pin(place)     where its weights lie in a row; the same, register-resident
-group_of(unit), lane_of(thread)  what a unit's place in its super-block decides, of one or of a thread's
-piece(row address, place)        its weights out of shared memory
-term(piece, held, group)         its term of the reference order
+group_of(unit), lane_of(thread)  by its place in the super-block
+piece(row address, place)        its weights, from shared memory
+term(piece, held, group)         its reference-order term
 """
 
 from types import SimpleNamespace

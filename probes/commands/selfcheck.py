@@ -177,7 +177,7 @@ def _pairs(
 
 
 def judge(rows: Sequence[Row], planted: bool = False) -> list[Row]:
-    """One verdict row per run; tau from the other A/A runs of its probe, its prior where none is A/A. Pure."""
+    """One verdict row per run; tau from the other A/A runs of its probe, else its prior. Pure."""
     out = []
     for row in rows:
         name = _probe(row)

@@ -1,8 +1,7 @@
 """Facts about a GPU that no measurement of ours is needed for, each with its source.
 
-One TOML per device lies in `profiles/`; `probes.gpu.facts` describes a GPU that is there in the same words.
-Sizes are bytes, rates bytes per second, clocks hertz, times seconds. What is not known for sure is absent
-(None), and nothing is then predicted from it.
+Each device has a TOML file in `profiles/`. Units: bytes, bytes per second, hertz, seconds. An unknown fact is
+None, and nothing is predicted from it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A ring of stages in shared memory: its geometry on a device, the same for every kernel that has one.
+"""The geometry of a ring of stages in shared memory, for every ring kernel.
 
-A block is a producer warp and the consumers: a warp per virtual warp that owns a unit, or several such sets,
-which take a fill's rows by turns. A stage holds a fill: so many rows of one ticket. The `Ring` of
-kernels_cu/ring.cuh counts the same bytes.
+A block is a producer warp and consumer sets: a warp per virtual warp that owns a unit. Sets take rows by
+turns. A stage holds rows of one ticket. `Ring` of kernels_cu/ring.cuh counts the same bytes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Registers, shared memory and spills of every kernel as the compilers gave them: resources.toml.
+"""Registers, shared memory and spills of every kernel: resources.toml.
 
-`python -m probes resources` compiles every kernel for each recorded target and writes it:
+`python -m probes resources` writes it:
 
     schema = 1
-    [tool]                  # what compiled, by name
+    [tool]                  # compilers
     nvcc = "13.0.88"
-    [sources_sha256]        # per backend: the digest of the sources compiled
+    [sources_sha256]        # per backend
     cu = "..."
     [[kernel]]
     name = "l1_padded_loop"

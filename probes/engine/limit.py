@@ -1,6 +1,6 @@
-"""How near a kernel comes to a plain read of the same bytes, and what the profiler says keeps it from that.
+"""How near a kernel comes to a plain read of the same bytes, and what keeps it from that.
 
-A probe says which rows the table shows and which read stands beside each. Nothing here decides a verdict.
+A probe chooses the rows and the read beside each. Nothing here decides verdicts.
 """
 
 from __future__ import annotations

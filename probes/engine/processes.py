@@ -1,6 +1,6 @@
 """--processes N: the same run in N fresh processes, one after another, samples joined.
 
-A process keeps its addresses, placement and clock state for life, so more windows do not show their effect.
+Addresses, placement and clock state are the process's: windows cannot vary them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""What the checksum kernels must return: the stream forms' word sums, the read kernel's tile XORs.
-
-Both are exact integers, so a stream of bytes is checked to the bit like any other kernel.
+"""What the checksum kernels must return, as exact integers: the stream forms' word sums, the read kernel's
+tile XORs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Weights out of a GGUF file, which may be damaged or hostile.
+"""Weights from a GGUF file, perhaps damaged or hostile.
 
-Every count, length and offset of the header is checked against the file's size before it is used: no file
-makes this hang or allocate. The gguf package's own reader trusts the file, and takes nine seconds for a
-150 000-token vocabulary (a quarter second here); the package supplies the tables of tensor types.
+Every count, length and offset of the header is checked against the file's size before use: no file makes this
+hang or allocate. The gguf package's reader trusts the file, and takes nine seconds for a 150 000-token
+vocabulary (a quarter second here); it supplies the tensor types' tables.
 
-Every failure is one line, a BadInput that says what was wrong and the value received.
+A failure is a one-line BadInput with the value received.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""q8 activations in the "pad40" form: 40 bytes for every 32 values.
+"""q8 activations in the "pad40" form: 40 bytes per 32 values.
 
-Float16 scale `d` at 0, two zero bytes, 32 int8 `q` at 4, the int32 sum of `q` at 36. Value = d * q. The sum
-stands ready for formats with a minimum or an offset per block.
+Float16 scale `d` at 0, two zero bytes, int8 `q[32]` at 4, the int32 sum of `q` at 36. Value = d * q.
 """
 
 from __future__ import annotations

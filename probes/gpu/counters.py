@@ -1,8 +1,7 @@
-"""The profiler's own figures of single launches: DRAM bytes, duration, and how busy DRAM and schedulers were.
+"""The profiler's figures of single launches: DRAM bytes, duration, how busy DRAM and schedulers were.
 
-ncu runs a child that launches each arm once, in a known order and inside `window`; its CSV has that order.
-The clocks are left alone, and the caches are flushed before each kernel. Where the metrics need several
-passes, ncu puts memory back before each further one: a launch's counters begin at 0.
+ncu runs a child that launches each arm once, in order, inside `window`. Clocks are left alone, caches are
+flushed before each kernel, and memory is restored before each further pass: a launch's counters begin at 0.
 """
 
 from __future__ import annotations

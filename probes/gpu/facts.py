@@ -1,7 +1,7 @@
-"""Open a GPU: what it is, in the same DeviceFacts as a profile, and who else is on it.
+"""Open a GPU: what it is, as DeviceFacts, and who else is on it.
 
-Counts come from the driver's device properties; what no driver tells (a unified-memory GPU's bandwidth, say),
-from the device's profile where one matches.
+Counts come from the driver's device properties; what no driver tells (a unified-memory GPU's bandwidth), from
+a matching profile.
 """
 
 from __future__ import annotations

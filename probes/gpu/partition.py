@@ -1,7 +1,7 @@
-"""A part of the GPU: some SMs as a green context, in which everything else here runs unchanged.
+"""Some SMs of the GPU as a green context, in which everything else runs unchanged.
 
-What is launched or captured on the partition's stream stays on its SMs; memory, kernels and the L2 are the
-whole GPU's. The context is current while the partition is open: events, graphs and copies are its too.
+What the partition's stream launches stays on its SMs; memory, kernels and L2 are the whole GPU's. The context
+is current while it is open.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""L3's host side: weights and activations whose SwiGLU fits q8, and what every kernel must return.
+"""L3's weights and activations, whose SwiGLU fits q8, and what every kernel must return.
 
-Gate rows 0..nf-1 and up rows nf..2nf-1 stand in one matrix. The oracle is `q4k.reference`, then `swiglu`,
-then `q8.quantise`.
+Gate rows 0..nf-1 and up rows nf..2nf-1 form one matrix. The oracle: `q4k.reference`, `swiglu`, `q8.quantise`.
 """
 
 from __future__ import annotations

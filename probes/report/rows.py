@@ -1,7 +1,7 @@
 """One row of a report: what one variant, backend and case measured, predicted or recorded.
 
-Outside tools rely on the JSON's names, which are the fields': a new one goes at the end, none is renamed.
-They carry the unit (gbps: 1e9 bytes per second); fractions are 0.62, not 62; what does not apply is None.
+Outside tools rely on the JSON's names, the fields': append, never rename. Names carry the unit (gbps: 1e9
+bytes/s). Fractions are 0.62, not 62; what does not apply is None.
 """
 
 from __future__ import annotations

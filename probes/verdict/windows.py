@@ -1,16 +1,16 @@
 """The rule of reports before schema 3: paired windows, bootstrap intervals and the A/A noise floor.
 
-Every arm is timed twice per window, on the way out and on the way back (A B … B A), so that linear drift
-cancels. An arm's times are f64[w, 2] seconds, or f64[p, w, 2] over p processes; a window's ratio is the arm's
-sum over the baseline's: below 1 is faster. The same samples and seed give the same interval to the bit.
+Every arm is timed twice per window (A B … B A), so that linear drift cancels. An arm's times are f64[w, 2]
+seconds, or f64[p, w, 2] over p processes. A window's ratio is the arm's sum over the baseline's: below 1 is
+faster. The same samples and seed give the same bits.
 
 The estimate is the median over windows. Its interval is a percentile bootstrap of whole windows, widened by
-t/z·sqrt(n/(n-1)): with 8 to 16 windows it then holds the truth in 98.5 to 99.6 % of simulated runs (97.7 %
-before), also under heavy tails, spikes, drift and clock steps. One stray window in 8 can make it wide.
+t/z·sqrt(n/(n-1)): with 8 to 16 windows it holds the truth in 98.5 to 99.6 % of simulated runs (97.7 %
+unwidened), also under heavy tails, spikes, drift and clock steps. One stray window in 8 can make it wide.
 
-The noise floor is the furthest end of the intervals of A/A pairs (the same kernel as two arms) in the same
-run. It stands for what resampling windows cannot see: an arm's place in the order, a clock step, a neighbour.
-With one pair, 1 of 1000 simulated runs calls a kernel different from itself; take two or more.
+The noise floor is the furthest end of the intervals of A/A pairs (one kernel as two arms) in the same run. It
+stands for an arm's place in the order, clock steps and neighbours. With one pair, 1 of 1000 simulated runs
+calls a kernel different from itself; take two or more.
 """
 
 from __future__ import annotations
