@@ -45,7 +45,7 @@ def deciding() -> list[str]:
 
 def test_analysis_and_verdict_import_where_cuda_is_blocked() -> None:
     names = deciding()
-    assert {"probes.verdict.bars", "probes.verdict.intervals", "probes.l1.analysis"} <= set(names)
+    assert {"probes.verdict.bars", "probes.verdict.blocks", "probes.l1.analysis"} <= set(names)
     assert len(names) >= 7
     done = imported(names)
     assert done.returncode == 0, done.stderr

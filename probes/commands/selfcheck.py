@@ -168,7 +168,7 @@ def _pairs(
     rows = []
     for ((spec, _), (base, _)), own in zip(pairs, taken, strict=True):
         row = bench.row("selfcheck", replace(spec, case=replace(case, id=f"{name}_{case.id}_{turn:03d}")))
-        row.role, row.of, row.baseline = "pair", spec.planned.variant.name, base.planned.variant.name
+        row.role, row.of, row.baseline = "contest", spec.planned.variant.name, base.planned.variant.name
         row.variant, row.bitwise = f"{row.of}:{row.baseline}", True
         row.blocks_s, row.retaken = own.time_s, own.retaken
         row.block_clock_hz = [0.0 if math.isnan(c) else c for c in own.clock_hz]
@@ -182,7 +182,7 @@ def judge(rows: Sequence[Row], planted: bool = False) -> list[Row]:
     for row in rows:
         name = _probe(row)
         others = [] if planted else [r for r in rows if r is not row and _probe(r) == name]
-        by = block_rule.Blocks(block_rule.tau_of(others), 0.0)
+        by = block_rule.ByBlocks(block_rule.tau_of(others), 0.0)
         part = by.of(row, row, row)
         bar = bars.bar(probe.table(name).CONTESTS[0].bar)
         claims = part.found is not None and not part.found.low <= 1.0 <= part.found.high

@@ -34,7 +34,7 @@ class Part:
 def placement(rows: Sequence[Row]) -> float:
     """tau of a run, from the A/A pairs among its rows."""
     repeats = {(r.group, r.variant) for r in rows if r.role == "again"}
-    return tau_of([r for r in rows if r.role == "pair" and (r.group, r.of) in repeats])
+    return tau_of([r for r in rows if r.role == "contest" and (r.group, r.of) in repeats])
 
 
 def tau_of(pairs: Sequence[Row]) -> float:
@@ -52,7 +52,7 @@ def seen(pair: Row) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class ByBlocks:
     """The rule of schema 3.
 
     tau: what placement adds; usual_hz: the clock that blocks are held against; clock: what a reader must know
@@ -66,7 +66,7 @@ class Blocks:
     def part(self, rows: Sequence[Row], contest: Contest, row: Row, base: Row) -> Part | None:
         """By the blocks of the two."""
         want = (row.group, row.backend, row.variant, base.variant)
-        mine = [r for r in rows if r.role == "pair" and (r.group, r.backend, r.of, r.baseline) == want]
+        mine = [r for r in rows if r.role == "contest" and (r.group, r.backend, r.of, r.baseline) == want]
         return self.of(mine[0], row, base) if mine else None
 
     def of(self, pair: Row, row: Row, base: Row) -> Part:
@@ -121,10 +121,10 @@ class Blocks:
         return Verdict(decided.verdict, f"{decided.reason} ({told})") if told else decided
 
 
-def rule(rows: Sequence[Row], highest_hz: float | None = None) -> Blocks:
+def rule(rows: Sequence[Row], highest_hz: float | None = None) -> ByBlocks:
     """The rule of a run's rows. highest_hz: the device's highest SM clock, where it is known."""
     usual = blocks.usual_clock([c for r in rows for c in r.block_clock_hz])
-    return Blocks(placement(rows), usual, clock_note(usual, highest_hz))
+    return ByBlocks(placement(rows), usual, clock_note(usual, highest_hz))
 
 
 def clock_note(usual_hz: float, highest_hz: float | None) -> str:

@@ -96,7 +96,7 @@ def relate(rows: Sequence[Row]) -> None:
                 if found := over(row, base):
                     row.ratio_to_baseline, row.ratio_low, row.ratio_high = found
     for pair in rows:
-        if pair.role == "pair" and (e := blocks.interval(seen(pair))):
+        if pair.role == "contest" and (e := blocks.interval(seen(pair))):
             like = find(rows, pair.group, pair.of or "", pair.backend)
             for row in (pair, like) if like and like.baseline == pair.baseline else (pair,):
                 row.ratio_to_baseline, row.ratio_low, row.ratio_high = e.ratio
@@ -163,7 +163,7 @@ def judge(
     """Verdict rows of every contest, variant and backend. The same rows give the same verdicts."""
     measured = [r for r in rows if r.source == "measured" and r.role != "verdict"]
     by = by or rule(measured)
-    timed = [r for r in measured if r.samples_s or r.role == "pair"]
+    timed = [r for r in measured if r.samples_s or r.role == "contest"]
     order = [(c, v, b) for c in contests for v in c.variants for b in BACKENDS]
     order.sort(key=lambda x: x[0].over != "all" and BACKENDS.index(x[2]))
     out: list[Row] = []

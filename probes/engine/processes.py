@@ -92,7 +92,7 @@ def join(rows: list[Row]) -> Row:
     first = rows[0]
     if any(r.id != first.id for r in rows):
         raise BadInput(f"rows of different arms cannot be joined: {sorted({r.id for r in rows})}")
-    if first.role == "pair":
+    if first.role == "contest":
         return _joined_pair(rows)
     if not first.samples_s:
         return first

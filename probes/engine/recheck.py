@@ -71,7 +71,7 @@ def samples(head: Head, rows: Sequence[Row]) -> list[str]:
                 out.append(f"{row.id}: samples that {seen[each]} has too")
                 break
             seen[each] = row.id
-        if row.role == "pair":
+        if row.role == "contest":
             out += _at_odds(row, measured)
     return out + _lacking(head, measured)
 
@@ -98,7 +98,7 @@ def _lacking(head: Head, rows: Sequence[Row]) -> list[str]:
         if name not in probe.names():
             continue
         mine = [r for r in rows if r.probe == name]
-        there = {(r.group, r.backend, r.variant) for r in mine if r.role == "pair"}
+        there = {(r.group, r.backend, r.variant) for r in mine if r.role == "contest"}
         for group in dict.fromkeys(r.group for r in mine if not r.sweep):
             own = [r for r in mine if r.group == group and not r.sweep]
             wanted = judge.pairs(own, probe.table(name).CONTESTS, probe.analysis(name))

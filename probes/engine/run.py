@@ -130,7 +130,7 @@ def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], No
             if not args.quick:
                 machine_code.explain(name, facts.arch, file.given, args.blocks_per_sm or 0)
             file.add(*added)
-            pairs = [r for r in file.given if r.role == "pair"]
+            pairs = [r for r in file.given if r.role == "contest"]
             note = block_rule.rule(pairs, facts.sm_clock_hz).clock if pairs else ""
             head.notes += [note] if note else []
             head.environment = list(gpu.environment)  # a partition may have added to it

@@ -172,7 +172,7 @@ def rows_table(rows: Sequence[Row], columns: Sequence[Column], markdown: bool = 
 
 def case_table(rows: Sequence[Row], markdown: bool = False) -> str:
     """Title and table of one case: what each variant took, moved and cost."""
-    rows = [r for r in rows if r.role != "pair"]
+    rows = [r for r in rows if r.role != "contest"]
     if not rows:
         return "(no rows)"
     r = rows[0]

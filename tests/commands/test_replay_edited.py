@@ -27,7 +27,7 @@ def scaled(data: Data) -> None:
 
 
 def blocks_scaled(data: Data) -> None:
-    mine = row(data, role="pair", of="dispatch_dpl", backend="cu", case="ffn_down_14b")
+    mine = row(data, role="contest", of="dispatch_dpl", backend="cu", case="ffn_down_14b")
     mine["blocks_s"] = [0.7 * t for t in mine["blocks_s"]]
 
 
@@ -42,7 +42,7 @@ def an_arm_copied(data: Data) -> None:
 
 
 def blocks_repeated(data: Data) -> None:
-    mine = row(data, role="pair", of="dispatch_dpl", backend="cu", case="ffn_down_14b")
+    mine = row(data, role="contest", of="dispatch_dpl", backend="cu", case="ffn_down_14b")
     mine["blocks_s"][8:16] = mine["blocks_s"][:8]
 
 

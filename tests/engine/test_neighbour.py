@@ -29,7 +29,7 @@ def test_time_slices_of_2_ms_end_in_rows_and_INCONCLUSIVE(commands: Commands, sm
     done = commands("l1", "--blocks", "16")
     assert done.code == 3 and done.head.complete and "error" not in done.err
     assert {r.verdict for r in done.verdicts} == {"INCONCLUSIVE"}
-    pairs = [r for r in done.rows if r.role == "pair"]
+    pairs = [r for r in done.rows if r.role == "contest"]
     assert pairs and all(r.retaken for r in pairs)
     told = [r.reason for r in done.verdicts]
     assert any("had a slope at or below 0: another process on the GPU?" in t for t in told)
@@ -45,6 +45,6 @@ def test_a_neighbour_that_goes_costs_blocks_and_no_verdict(
     done = commands("l1", "--blocks", "16", "--backend", backend)
     assert done.head.complete and sum(r.retaken or 0 for r in done.rows) > 0
     assert {r.id for r in done.verdicts} == {r.id for r in quiet.verdicts}
-    assert all(len(r.blocks_s) == 64 for r in done.rows if r.role == "pair" and not r.missing)
+    assert all(len(r.blocks_s) == 64 for r in done.rows if r.role == "contest" and not r.missing)
     ratio = {r.id: r.ratio_to_baseline for r in quiet.verdicts}
     assert all(r.ratio_to_baseline == pytest.approx(ratio[r.id], rel=2e-3) for r in done.verdicts)
