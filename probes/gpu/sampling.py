@@ -1,7 +1,8 @@
 """Samples of arms: a survey of all of them, and blocks of two side by side, with the clock of each sample.
 
-Every graph is replayed once before the first window. Before every change of arm one untimed replay brings the new arm's state back, and the first sample after a
-synchronisation is thrown away: it comes out 1 to 2 % too fast, since its n-node replay waits for its graph.
+Every graph is replayed once before the first window. Before every change of arm one untimed replay brings the
+new arm's state back, and the first sample after a synchronisation is thrown away: it comes out 1 to 2 % too
+fast, since its n-node replay waits for its graph.
 """
 
 from __future__ import annotations
