@@ -2,6 +2,7 @@
 
 python -m probes [flags]          every probe, measured, or predicted where there is no GPU
 python -m probes replay FILE      a report's verdicts again, from its samples; no GPU needed
+python -m probes compare OLD NEW  did a row change between two runs, or two GPUs? (docs/compare.md)
 python -m probes selfcheck        the harness against itself: A/A runs and the noise floor
 python -m probes readme           the README's tables again, from the committed reports
 python -m probes resources        compile every kernel for the recorded targets and write what it costs
@@ -18,7 +19,7 @@ from probes import cli
 from probes.core.types import BadInput, ProbeError
 from probes.engine import probe
 
-COMMANDS = ("replay", "selfcheck", "readme", "resources")
+COMMANDS = ("replay", "compare", "selfcheck", "readme", "resources")
 
 
 def everything(argv: Sequence[str]) -> int:

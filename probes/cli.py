@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WINDOWS = 4
 BLOCKS, QUICK_BLOCKS = 64, 16
-COMMANDS = "replay, selfcheck, readme, resources (each has its --help)"
+COMMANDS = "replay, compare, selfcheck, readme, resources (each has its --help)"
 
 
 def folder(text: str) -> Path:
