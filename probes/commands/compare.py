@@ -18,15 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from probes import cli
-from probes.core.types import BadInput
+from probes.core.types import BadInput, Unavailable
 
 if TYPE_CHECKING:
-    from probes.engine.compare import Comparison
+    from probes.engine.compare import Comparison, Matched
     from probes.engine.sides import Report
 
 ACROSS = ["devices", "seeds", "rotations", "bars"]
 MOST_RUNS = 3
-SAFE = {"case", "quick", "windows", "blocks", "backend", "blocks_per_sm", "processes", "kv"}
+SAFE = {
+    "case", "quick", "windows", "blocks", "backend", "blocks_per_sm", "processes", "kv",
+    "variant", "arm", "layout", "form",
+}  # fmt: skip
 """Flags of BASE's run that --run takes over: none that names a place on a machine."""
 
 
@@ -138,49 +141,56 @@ def flags_of(base: Report) -> tuple[str, argparse.Namespace]:
     for action in full._actions:  # argparse has no public list of its flags
         if action.dest in SAFE:
             known._add_action(action)
-    words = [str(w) for w in base.head.argv[1:]]
     try:
-        _, left = known.parse_known_args(words)
-        taken = [w for w in words if w not in left]
-        other = sorted({w.split("=")[0] for w in left if w.startswith("--")} & set(_own(names[0])))
-        if other:
-            raise BadInput(f"it was measured with {' '.join(other)}")
-        args = full.parse_args([*taken, "--seed", str(base.head.seed), "--mode", "measure"])
-    except (BadInput, SystemExit) as error:
+        taken, left = known.parse_known_args([str(word) for word in base.head.argv[1:]])
+    except BadInput as error:
         raise BadInput(f"{base.name}: --run cannot take over its command line: {error}") from error
+    if other := sorted({word.partition("=")[0] for word in left} & _own(names[0])):
+        raise BadInput(f"{base.name} was measured with {' '.join(other)}, which --run does not take over")
+    args = full.parse_args(["--mode", "measure", "--seed", str(base.head.seed)])
+    for name, value in vars(taken).items():
+        setattr(args, name, value)
     return names[0], args
 
 
-def _own(name: str) -> list[str]:
+def _own(name: str) -> set[str]:
     """The probe's own flags: with one that is not SAFE another thing was measured."""
     from probes.engine import probe
 
     p = argparse.ArgumentParser(add_help=False)
     probe.table(name).add_flags(p)
-    return [s for a in p._actions for s in a.option_strings if a.dest not in SAFE]
+    return {s for a in p._actions for s in a.option_strings if a.dest not in SAFE}
 
 
 def _run(args: argparse.Namespace, olds: Sequence[Report]) -> tuple[Comparison, list[Report]]:
-    """Measure as the base was, again while rows are UNCLEAR, the cases of those alone."""
+    """Measure as the base was; while rows are UNCLEAR, their cases again in two fresh processes; all pooled."""
     from probes.engine import compare, sides
     from probes.report import store
 
     name, own = flags_of(olds[0])
-    own.device, own.quiet, own.record, own.out = args.device, True, False, args.out
+    own.device, own.quiet, own.out = args.device, True, args.out
     paths: list[Path] = []
-    while True:
+    open_: list[Matched] = []
+    news: list[Report] = []
+    found, stopped = None, ""
+    while not paths or (open_ and len(paths) < MOST_RUNS):
         own.json = args.out / f"{olds[0].name.removesuffix('.json')}-new{len(paths) + 1}.json"
         own.md = own.json.with_suffix(".md")
-        cli.run(name, own)
+        try:
+            cli.run(name, own)
+        except Unavailable as error:
+            if not found:
+                raise
+            stopped = f"; it could not be measured again: {error}"
+            break
         paths.append(own.json)
         news = sides.read(paths, store.read_json)
-        if len(paths) == 1:
+        if not found:
             compare.permit(olds, news, args.across)
         found = compare.compare(olds, news, args.margin / 100)
         open_ = [x for x in found.lines if x.answer == "UNCLEAR" and not x.reason.startswith("doubt")]
-        found.notes.append(
-            f"measured {len(paths)} time{'s' * (len(paths) > 1)}, {len(open_)} rows stay UNCLEAR"
-        )
-        if not open_ or len(paths) == MOST_RUNS:
-            return found, news
-        own.case = list(dict.fromkeys(x.row.case for x in open_))
+        own.case, own.processes = list(dict.fromkeys(x.row.case for x in open_)), 2
+    assert found, "the first run raises or is compared"
+    times = f"{len(paths)} time{'s' * (len(paths) > 1)}"
+    found.notes.append(f"measured {times}, pooled; {len(open_)} rows stay UNCLEAR{stopped}")
+    return found, news
