@@ -163,7 +163,7 @@ def _own(name: str) -> set[str]:
 
 
 def _run(args: argparse.Namespace, olds: Sequence[Report]) -> tuple[Comparison, list[Report]]:
-    """Measure as the base was; while rows are UNCLEAR, their cases again in two fresh processes; all pooled."""
+    """Measure as the base was; while rows are UNCLEAR, their cases again in two fresh processes, pooled."""
     from probes.engine import compare, sides
     from probes.report import store
 
