@@ -42,7 +42,8 @@ def pytest_run(path: Path, *argv: str) -> Path:
     out = path.parent / f"{path.stem}.json"
     command = [
         sys.executable, "-m", "pytest", "-q", "-n", "0", "-c", str(ROOT / "pyproject.toml"),
-        "--rootdir", str(ROOT), "-p", "no:cacheprovider", "--benchmark-only", f"--benchmark-json={out}", *argv,
+        "--rootdir", str(ROOT), "-p", "no:cacheprovider", "--benchmark-only",
+        f"--benchmark-json={out}", *argv,
     ]  # fmt: skip
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}  # no worker's
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
