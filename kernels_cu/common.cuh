@@ -193,6 +193,15 @@ struct Here {
     }
 };
 
+// The same number, of which the compiler knows nothing: it works out every address from it where it loads, and carries no
+// part of one, such as 40 * n, in a register from one round of a loop to the next.
+PROBES_FN int anew(int n) {
+#ifdef __CUDA_ARCH__
+    asm volatile("mov.b32 %0, %0;" : "+r"(n));
+#endif
+    return n;
+}
+
 PROBES_FN float signed_byte(uint32_t word, int index) {
     return static_cast<float>(static_cast<int8_t>(word >> (8 * index)));
 }
@@ -235,11 +244,13 @@ __device__ __forceinline__ T butterfly(T acc) {
 
 // The reference reduction: the butterfly of each warp, then the warp sums one after another from 0.
 // Only thread 0 returns the total. Integers may be summed in any order, so they come through here too.
-template <class T>
+// Fewer: a block may be of fewer than eight warps; those that it lacks count as 0, which changes no bit.
+template <bool Fewer = false, class T>
 __device__ __forceinline__ T reduce_row(T acc) {
     __shared__ T sums[kThreads / 32];
     acc = butterfly(acc);
     if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = acc;
+    if (Fewer && threadIdx.x < kThreads / 32 && threadIdx.x * 32 >= blockDim.x) sums[threadIdx.x] = 0;
     __syncthreads();
     T total = 0;
     if (threadIdx.x == 0) {

@@ -101,20 +101,25 @@ PROBES_FN float q6k_term(const Q6kUnit<L>& u) {
     return add(a, b);
 }
 
-// The sum of every 32-bit (or shorter) word that load_q6k read: what the stream form returns.
+// The sum of every 32-bit (or shorter) word that load_q6k read, in that order, which is the order in which the compiler
+// then asks for them: what the stream form returns.
 template <class L>
 PROBES_FN uint32_t q6k_checksum(const Q6kUnit<L>& u) {
-    uint32_t s = u.piece.scales + u.piece.d + u.act.scale + static_cast<uint32_t>(u.act.sum);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) s += u.act.x[j];
+    uint32_t s = 0;
     if constexpr (L::group) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) s += u.piece.low.w[j];
         s += u.piece.high.w[0] + u.piece.high.w[1];
     } else {
 #pragma unroll
-        for (int j = 0; j < 8; ++j) s += u.piece.low[j >> 2].w[j & 3] + u.piece.high[j >> 2].w[j & 3];
+        for (int j = 0; j < 8; ++j) s += u.piece.low[j >> 2].w[j & 3];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) s += u.piece.high[j >> 2].w[j & 3];
     }
+    s += u.piece.scales + u.piece.d + u.act.scale;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) s += u.act.x[j];
+    s += static_cast<uint32_t>(u.act.sum);
     return s;
 }
 

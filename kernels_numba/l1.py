@@ -1,6 +1,8 @@
 """The L1 kernels: one q6_K row per block, in every layout of probes/formats/layouts.py.
 
-loop    256 threads, u += 256
+A block has a warp for each virtual warp that owns a unit, as l1.cu says.
+
+loop    u += 256
 pf      two units loaded before either term; right only for 256 < units <= 512
 pf3     three units; right only for 512 < units <= 768
 stream  the loop form's loads; the result is the sum of all words
@@ -27,19 +29,21 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
     ops = gpu_ops()
     unit = q6k.functions(ops, lay)
     load, term, checksum = unit.load, unit.term, unit.checksum
-    advance, add, kept = ops.advance, ops.add, ops.kept
+    advance, add, kept, anew = ops.advance, ops.add, ops.kept, ops.anew
     reduce_row, reduce_words = reductions.row(ops), reductions.words(ops)
+    reduce_fewer = reductions.row(ops, fewer=True)
 
     def loop(w, x8, out, nbe, row_stride):
         t = int32(cuda.threadIdx.x)
-        row = advance(w, int64(cuda.blockIdx.x) * int64(row_stride))
+        row = kept(advance(w, int64(cuda.blockIdx.x) * int64(row_stride)))
         nunits = int32(nbe * 8)
         acc = float32(0.0)
         u = t
         while u < nunits:
-            acc = add(acc, term(load(row, x8, u, nbe), u))
+            v = anew(u)
+            acc = add(acc, term(load(row, x8, v, nbe), v))
             u = int32(u + THREADS)
-        total = reduce_row(acc)
+        total = reduce_fewer(acc)
         if t == 0:
             out[cuda.blockIdx.x] = total
 
@@ -88,7 +92,7 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
 
     def stream(w, x8, out, nbe, row_stride):
         t = int32(cuda.threadIdx.x)
-        row = advance(w, int64(cuda.blockIdx.x) * int64(row_stride))
+        row = kept(advance(w, int64(cuda.blockIdx.x) * int64(row_stride)))
         nunits = int32(nbe * 8)
         acc = uint32(0)
         u = t

@@ -163,6 +163,8 @@ def gpu_ops() -> SimpleNamespace:
             intrinsic, types.uint32(types.float32),
             "{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.u32.u16 $0, h; }", "=r,f",
         ),
+        # The same number, of which the compiler knows nothing: see common.cuh.
+        anew=_asm(intrinsic, types.int32(types.int32), "mov.b32 $0, $1;", "=r,r", side_effect=True),
         round_to_int=libdevice.float2int_rn,
         globaltimer=_asm(
             intrinsic, types.uint64(), "mov.u64 $0, %globaltimer;", "=l,~{memory}", side_effect=True

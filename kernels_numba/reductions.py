@@ -23,8 +23,11 @@ def butterfly(ops: SimpleNamespace) -> Any:
     return total
 
 
-def row(ops: SimpleNamespace) -> Any:
-    """total(acc): the block's float32 sum, warp sums one after another from 0; in thread 0 alone."""
+def row(ops: SimpleNamespace, fewer: bool = False) -> Any:
+    """total(acc): the block's float32 sum, warp sums one after another from 0; in thread 0 alone.
+
+    fewer: for blocks of fewer than eight warps; those that they lack count as 0, which changes no bit.
+    """
     from numba import cuda
 
     add, warp = ops.add, butterfly(ops)
@@ -36,6 +39,8 @@ def row(ops: SimpleNamespace) -> Any:
         t = int32(cuda.threadIdx.x)
         if t & 31 == 0:
             sums[uint32(t) >> uint32(5)] = acc
+        if fewer and t < 8 and t * 32 >= int32(cuda.blockDim.x):
+            sums[uint32(t)] = float32(0.0)
         cuda.syncthreads()
         total = float32(0.0)
         if t == 0:
@@ -47,7 +52,7 @@ def row(ops: SimpleNamespace) -> Any:
 
 
 def words(ops: SimpleNamespace) -> Any:
-    """total(acc): the block's uint32 sum, for checksums; in thread 0 alone."""
+    """total(acc): the uint32 sum of a block of up to eight warps, for checksums; in thread 0 alone."""
     from numba import cuda
 
     @ops.jit
@@ -58,6 +63,8 @@ def words(ops: SimpleNamespace) -> Any:
         t = int32(cuda.threadIdx.x)
         if t & 31 == 0:
             sums[uint32(t) >> uint32(5)] = acc
+        if t < 8 and t * 32 >= int32(cuda.blockDim.x):
+            sums[uint32(t)] = uint32(0)
         cuda.syncthreads()
         total = uint32(0)
         if t == 0:

@@ -61,7 +61,8 @@ class Contests:
             row = Row(
                 probe=like.probe, case=like.case, variant=pair.name, backend=pair.backend, source="measured",
                 device=like.device, shape=like.shape, kv=like.kv, counts=like.counts, bitwise=True,
-                role="contest", of=pair.variant, baseline=pair.baseline, sweep=like.sweep, blocks_s=own.time_s,
+                role="contest", of=pair.variant, baseline=pair.baseline, sweep=like.sweep,
+                blocks_s=own.time_s,
                 block_clock_hz=[0.0 if np.isnan(c) else c for c in own.clock_hz], retaken=own.retaken,
             )  # fmt: skip
             if own.retaken > max(own.count, min(blocks.LOOKS)):

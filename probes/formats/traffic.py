@@ -177,7 +177,7 @@ def _wavefronts(start: I64, width: int) -> int:
 def requests(lay: Layout, shape: Shape) -> Requests:
     """What one launch over the matrix asks of L1: loads, bytes and wavefronts.
 
-    Each row starts its own warps (256 threads per row), so no instruction spans two rows.
+    Each row starts its own warps (a block per row), so no instruction spans two rows.
     """
     stride = lay.row_stride(shape.nbe)
     period = _period(stride, LINE)

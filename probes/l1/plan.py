@@ -1,6 +1,6 @@
 """How each L1 form is launched on a device.
 
-    loop, pf, pf3, stream   a block per row
+    loop, pf, pf3, stream   a block per row, of a warp per virtual warp that owns a unit
     ring, async             a persistent grid; its geometry out of device/tuned, or by the default rule
 
 A ring's block is a warp per virtual warp that owns a unit, and a producer warp, which copies in bulk (ring;
@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from probes.core.types import VIRTUAL_THREADS, Backend, BadInput, LaunchConfig, Shape, Unavailable
+from probes.core.types import Backend, BadInput, LaunchConfig, Shape, Unavailable
 from probes.device import pipeline, tuning
-from probes.device.facts import DeviceFacts
+from probes.device.facts import WARP, DeviceFacts
 from probes.device.tuning import Geometry
 from probes.engine.plan import Planned
 from probes.engine.probe import Case, Variant
@@ -75,8 +75,8 @@ def tuned(slug: str, shape: Shape, layout: str, form: str) -> Geometry | None:
 
 
 def launch_config(shape: Shape) -> LaunchConfig:
-    """Of loop, pf, pf3 and stream: one row per block, 256 threads."""
-    return LaunchConfig(grid=shape.od, block=VIRTUAL_THREADS)
+    """Of loop, pf, pf3 and stream: one row per block, without the warps that would own no unit."""
+    return LaunchConfig(grid=shape.od, block=WARP * pipeline.consumer_warps(shape.nunits))
 
 
 def default_geometry(shape: Shape, row_stride: int, facts: DeviceFacts) -> Geometry:

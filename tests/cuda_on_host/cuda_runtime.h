@@ -33,7 +33,7 @@ inline const char* cudaGetErrorString(int) { return ""; }
 struct Dim {
     int x = 0;
 };
-inline Dim threadIdx, blockIdx, gridDim;
+inline Dim threadIdx, blockIdx, gridDim, blockDim;
 
 template <class T>
 T __ldg(const T* p) {
@@ -117,7 +117,7 @@ private:
 // shuffles them. at_once divides grid; lowest: the first block's number.
 inline void launch(int grid, int block, unsigned seed, const std::function<void()>& kernel, int at_once = 1,
                    int lowest = 0) {
-    body = &kernel, block_threads = block;
+    body = &kernel, block_threads = blockDim.x = block;
     std::mt19937 random(seed);
     const int all = at_once * block;
     std::vector<int> order(all);

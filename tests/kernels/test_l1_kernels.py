@@ -10,16 +10,20 @@ import pytest
 from numpy.typing import NDArray
 
 from probes.core.types import Shape, Unavailable
+from probes.device.resources import recorded_resources
 from probes.engine import machine_code
 from probes.formats import checksum, packing, q6k, q8
 from probes.formats.layouts import LAYOUTS, Layout, layout
-from probes.l1 import table
+from probes.l1 import plan, table
 from tests.host_calls import MIRROR
 from tests.kernels.machines import HostNumba, given, over, room, written
 
 FORMS = [form for form in table.FORMS if form.stem == "l1"]
-UNITS = (8, 256, 264, 296, 512, 520, 592, 768, 776)
-"""Just below, at and above every change of a thread's units; 296 and 592 end inside a warp."""
+UNITS = (8, 112, 160, 256, 264, 296, 512, 520, 592, 768, 776)
+"""Just below, at and above every change of a thread's units; 112, 296 and 592 end inside a warp.
+
+Up to 224 units a block lacks warps: 160, of attn_v and lm_head, three of eight.
+"""
 
 SHAPES = [
     *(c.shape for c in table.CASES if c.shape and c.shape.od < 10_000),
@@ -40,13 +44,14 @@ class Matrix:
         self.shape, self.raw, self.x8 = shape, q6k.random_raw(shape, seed), q8.random_x8(shape.id, seed + 1)
         self.sums = q6k.reference(self.raw, self.x8).view(np.uint32)
 
-    def run(self, machine: Any, lay: Layout, form: str, order: int = 0) -> NDArray[np.uint32]:
-        """The result's words, u32[od]."""
+    def run(self, machine: Any, lay: Layout, form: str, order: int = 0, block: int = 0) -> NDArray[np.uint32]:
+        """The result's words, u32[od]; of so many threads a block, or as planned."""
         out, kernel = room(self.shape.od), f"l1_{lay.name}_{form}"
+        block = block or plan.launch_config(self.shape).block
         packed = packing.pack(self.raw, lay)
         od, stride = packed.shape
         args = given(packed), given(self.x8), out, self.shape.nbe, stride
-        machine.run(kernel, args, od, order=order)
+        machine.run(kernel, args, od, block, order=order)
         return written(out, kernel)
 
     def want(self, lay: Layout, form: str) -> NDArray[np.uint32]:
@@ -70,6 +75,16 @@ def test_every_layout_and_form_equals_the_oracle(machine: Any, shape: Shape) -> 
                 for order in machine.orders:
                     got, what = m.run(machine, lay, form.name, order), f"{lay.name} {form.name} order {order}"
                     np.testing.assert_array_equal(got, m.want(lay, form.name), err_msg=what)
+
+
+@over("shape", cu=[Shape(3, 3584)], numba=[Shape(1, 3584)], gpu=[Shape(512, 3584)])
+@pytest.mark.parametrize("block", [160, 256])
+def test_warps_without_a_unit_change_no_bit(machine: Any, shape: Shape, block: int) -> None:
+    """112 units need 128 threads; more add 0."""
+    m = Matrix(shape, 8)
+    for form in ("loop", "stream"):
+        got = m.run(machine, layout("dpl"), form, block=block)
+        np.testing.assert_array_equal(got, m.want(layout("dpl"), form), err_msg=form)
 
 
 @over("shape", cu=[Shape(37, 2560)], numba=[Shape(1, 2560)], gpu=[Shape(37, 2560)])
@@ -96,6 +111,26 @@ def test_below_its_range_a_form_reads_past_the_row(form: str, units: int) -> Non
     """The emulator sees it."""
     with pytest.raises(AssertionError, match="byte"):
         Matrix(Shape(1, 32 * units), 3).run(HostNumba(), layout("padded"), form)
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("backend", ["cu", "numba"])
+def test_loop_and_stream_ask_for_a_units_weights_at_once(backend: Any) -> None:
+    """No wait is seen in opcodes, but what follows one: unpacking a unit takes 16 shifts in GGUF order.
+
+    In 40 registers at most, so that six blocks of 256 threads share an SM and dpl has as many as padded.
+    """
+    names = [f"l1_{lay.name}_{form}" for lay in LAYOUTS for form in ("loop", "stream")]
+    try:
+        found = machine_code.kernels("l1", names, backend, "sm_90")
+    except Unavailable as error:
+        pytest.skip(str(error))
+    for name, ops in found.items():
+        places = [k for k, op in enumerate(ops) if op.startswith("LDG") and ("128" in op or "U16" in op)]
+        assert len(places) == (6 if layout(name.split("_")[1]).order == "gguf" else 3), name
+        between = [op for op in ops[places[0] : places[-1]] if op.startswith(("SHF", "LOP3"))]
+        assert len(between) <= 4, f"{name}: {between}"
+        assert recorded_resources(backend, name, "sm_90").registers <= 40, name
 
 
 @pytest.mark.toolchain

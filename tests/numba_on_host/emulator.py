@@ -63,6 +63,7 @@ OPS = SimpleNamespace(
     add=lambda a, b: F32(a) + F32(b),
     sub=lambda a, b: F32(a) - F32(b),
     kept=lambda p: p,
+    anew=lambda n: n,
     fused=lambda a, b, c: F32(np.float64(a) * np.float64(b) + np.float64(c)),
     divide=lambda a, b: F32(a) / F32(b),
     square_root=lambda x: np.sqrt(F32(x)),
