@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -328,3 +329,17 @@ def test_run_measures_again_where_rows_are_unclear(
     assert asked == [(None, 1), (["case0"], 2), (["case0"], 2)]
     code, out, _ = say(old, "--run", "--out", tmp_path / "runs")
     assert code == 0 and "measured 1 time, pooled;" in out and "not be measured again: the GPU is gone" in out
+
+
+def test_the_docs_name_flags_and_codes_that_there_are() -> None:
+    text = (ROOT / "docs" / "compare.md").read_text()
+    known = {flag for action in command.parser()._actions for flag in action.option_strings}
+    for line in text.splitlines():
+        if "-m probes compare " in line:
+            assert {w for w in line.split() if w.startswith("--")} <= known, line
+    source = "".join(
+        (ROOT / p).read_text() for p in ("probes/engine/compare.py", "probes/verdict/comparison.py")
+    )
+    codes = set(re.findall(r'"((?:doubt:)?[a-z]+(?:-[a-z]+)+)"', source)) - {"reads-alone"}
+    codes = {c.removeprefix("doubt:") for c in codes}
+    assert len(codes) > 10 and {c for c in codes if f"`{c}`" not in text} == set()
