@@ -50,29 +50,22 @@ def parser() -> argparse.ArgumentParser:
     add = p.add_argument
     add("file", type=Path, nargs="+", help="OLD NEW; or, with --new or --run, what is old")
     add("--new", type=Path, nargs="+", metavar="FILE", help="what is new, where a side has several files")
-    add(
-        "--run",
-        action="store_true",
-        help=f"measure what is new, {MOST_RUNS} times at most while rows are UNCLEAR",
-    )
+    again = f"measure what is new, {MOST_RUNS} times at most while rows are UNCLEAR"
+    add("--run", action="store_true", help=again)
     add("--margin", type=float, default=1.0, metavar="PERCENT", help="changes up to it are none (default 1)")
     add("--fail-on", choices=["slower", "unclear"], default="slower", help="what else than 0 to end with")
-    add(
-        "--across",
-        action="append",
-        choices=ACROSS,
-        default=[],
-        help="permit files that differ in this (repeatable)",
-    )
+    permit = "permit files that differ in this (repeatable)"
+    add("--across", action="append", choices=ACROSS, default=[], help=permit)
     add("--csv", type=Path, metavar="FILE", help="write the rows as CSV")
     add("--json", type=Path, metavar="FILE", help="write head and rows as JSON")
     add("--md", type=Path, metavar="FILE", help="write the tables as Markdown")
+    runs = Path("out") / "runs" / "compare"
     add(
         "--out",
         type=cli.folder,
-        default=Path("out") / "runs" / "compare",
+        default=runs,
         metavar="DIR",
-        help="with --run: of its reports",
+        help=f"with --run: of its reports (default {runs})",
     )
     add("--device", type=int, default=0, metavar="N", help="with --run: GPU index (default 0)")
     return p
@@ -81,7 +74,16 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Compare; the exit code of what was found."""
     args = parser().parse_args(argv)
-    return cli.guarded(lambda: _work(args))
+
+    def work() -> int:
+        try:
+            return _work(args)
+        except BadInput as error:  # one line, whatever names a file holds
+            from probes.report import tables
+
+            raise BadInput(tables.one_line(str(error))) from error
+
+    return cli.guarded(work)
 
 
 def _work(args: argparse.Namespace) -> int:
@@ -93,9 +95,8 @@ def _work(args: argparse.Namespace) -> int:
     if not (math.isfinite(args.margin) and 0 <= args.margin < 100):
         raise BadInput(f"--margin must be from 0 to below 100 percent, got {args.margin}")
     places = [p for p in (args.csv, args.json, args.md) if p]
-    if len({p.resolve() for p in (*places, *old, *new)}) < len(places) + len(
-        {p.resolve() for p in (*old, *new)}
-    ):
+    files = {p.resolve() for p in (*old, *new)}
+    if len(files | {p.resolve() for p in places}) < len(files) + len(places):
         raise BadInput("two of --csv, --json, --md and the reports are one file")
     for place in places:
         store.check_writable(place)

@@ -86,10 +86,10 @@ class Text:
         left = (HEADS[0], HEADS[1], HEADS[2], HEADS[6], HEADS[7])
         table = tables.table(HEADS, [_cells(x) for x in lines], markdown, left)
         only = [
-            f"only-in-{side}: {', '.join(ids)}"
+            tables.one_line(f"only-in-{side}: {', '.join(ids)}")
             for side, ids in (("old", self.found.only_old), ("new", self.found.only_new)) if ids
         ]  # fmt: skip
-        head = [f"- {x}" for x in self.head()] if markdown else self.head()
+        head = [f"{'- ' * markdown}{tables.one_line(x)}" for x in self.head()]
         title = ["# Two runs compared", ""] if markdown else []
         return "\n".join([*title, *head, "", table, "", *only, *([""] if only else []), self.summary()])
 

@@ -59,7 +59,7 @@ def table(
     from tabulate import tabulate  # late: a --help needs no table
 
     keep = [i for i in range(len(headers)) if any(line[i] for line in lines)]
-    clean = _escaped if markdown else _one_line
+    clean = _escaped if markdown else one_line
     text: str = tabulate(
         [[clean(line[i]) for i in keep] for line in lines],
         headers=[clean(headers[i]) for i in keep],
@@ -70,12 +70,13 @@ def table(
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
-def _one_line(cell: str) -> str:
+def one_line(cell: str) -> str:
+    """Words out of a file as one line that does nothing to a terminal."""
     return " ".join("".join(c if c.isprintable() else " " for c in cell).split())
 
 
 def _escaped(cell: str) -> str:
-    return _one_line(cell).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    return one_line(cell).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
 def sources(rows: Sequence[Row]) -> list[str]:
@@ -263,5 +264,5 @@ def _devices(rows: Sequence[Row]) -> str:
 
 
 def _title(text: str, markdown: bool) -> str:
-    text = _one_line(text)  # names out of a file may hold anything
+    text = one_line(text)  # names out of a file may hold anything
     return f"### {text}" if markdown else text

@@ -16,7 +16,7 @@ from probes.engine.judge import find, over
 from probes.l1 import plan, report, table
 from probes.report import tables
 from probes.report.rows import Row
-from probes.verdict.intervals import Interval
+from probes.verdict.bars import Interval
 from tests.fixtures import L1_CASES
 from tests.host_gpu import TWO_SMS, HostGpu
 from tests.host_run import Commands, Ran, cold
