@@ -12,11 +12,11 @@ from probes.core.types import BadInput
 from probes.device import tuning
 from probes.device.tuning import Geometry
 from probes.engine import limit, sweep
-from probes.engine.judge import find, over
+from probes.engine.judge import compared, find
 from probes.l1 import plan, report, table
 from probes.report import tables
 from probes.report.rows import Row
-from probes.verdict.intervals import Interval
+from probes.verdict.bars import Interval
 from tests.fixtures import L1_CASES
 from tests.host_gpu import TWO_SMS, HostGpu
 from tests.host_run import Commands, Ran, cold
@@ -113,8 +113,8 @@ def test_the_ring_is_judged_and_the_limit_shown(small_l1: HostGpu, commands: Com
     assert best.fraction == pytest.approx(1 / 1.1, abs=1e-3) and best.said == "reached"
     dispatched = find(rows, "ffn_down_14b", "dispatch_padded", "cu")
     assert dispatched
-    ratio = over(best.row, dispatched, limit.SEED)
-    assert ratio.ratio == pytest.approx(1.1 / 1.6 * 210 / 224, abs=1e-3)
+    ratio = compared(best.row, dispatched)
+    assert ratio[0] == pytest.approx(1.1 / 1.6 * 210 / 224, abs=1e-3)
     (text,) = section(rows, BEATS)
     line = next(x for x in text.splitlines() if x.startswith("| ffn_down_14b") and "| cu " in x)
     for word in (best.row.variant, tables.format_ratio(*ratio), "| reached"):
