@@ -127,7 +127,7 @@ def judge(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         name = row.case.partition("_")[0]
         others = [r for r in rows if r is not row and r.case.partition("_")[0] == name]
-        by = block_rule.Blocks(block_rule.tau_of(others), 0.0)
+        by = block_rule.BlockRule(block_rule.tau_of(others), 0.0)
         part = by.of(row, row, row)
         bar = bars.bar(probe.table(name).CONTESTS[0].bar)
         claims = part.found is not None and not part.found.low <= 1.0 <= part.found.high

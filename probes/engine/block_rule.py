@@ -47,7 +47,7 @@ def tau_of(pairs: Sequence[Row]) -> float:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class BlockRule:
     """The rule of schema 3. tau: what placement adds; usual_hz: the clock that blocks are held against."""
 
     tau: float
@@ -112,7 +112,7 @@ class Blocks:
         return decided
 
 
-def rule(rows: Sequence[Row], clock_hz: float | None = None) -> Blocks:
+def rule(rows: Sequence[Row], clock_hz: float | None = None) -> BlockRule:
     """The rule of a run's rows. clock_hz: the device's sustained SM clock, where it is known."""
     clocks = [c for r in rows for c in r.block_clock_hz]
-    return Blocks(placement(rows), blocks.usual_clock(clocks, clock_hz))
+    return BlockRule(placement(rows), blocks.usual_clock(clocks, clock_hz))

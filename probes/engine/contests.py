@@ -36,7 +36,7 @@ class Contests:
         by = block_rule.rule([*self.surveyed, *self.repeats, *now])
         return [k for k, row in enumerate(now) if self._decided(self.pairs[k], row, look, by)]
 
-    def _decided(self, pair: Pair, row: Row, look: int, by: block_rule.Blocks) -> bool:
+    def _decided(self, pair: Pair, row: Row, look: int, by: block_rule.BlockRule) -> bool:
         if pair.again:
             return look >= REPEATED
         a, b = (self._find(name, pair) for name in (pair.variant, pair.baseline))
@@ -44,7 +44,7 @@ class Contests:
         width = (row.ratio_high or math.inf) - (row.ratio_low or 0.0)
         return all(self._enough(contest, part, width <= 2 * FINE, by) for contest in self.wanted[pair])
 
-    def _enough(self, contest: Contest, part: Part, fine: bool, by: block_rule.Blocks) -> bool:
+    def _enough(self, contest: Contest, part: Part, fine: bool, by: block_rule.BlockRule) -> bool:
         decided = by.decide(part, bars.bar(contest.bar), None).verdict != "INCONCLUSIVE"
         return decided and (fine or contest.over != "sum")
 

@@ -16,7 +16,6 @@ from probes.report.rows import Row
 from probes.verdict import bars, windows
 from probes.verdict.bars import Bar, Interval, Verdict
 
-
 EARLIER_S = 50e-9
 """A start this much earlier than the baseline's was no accident of the timer."""
 

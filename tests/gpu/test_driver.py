@@ -14,7 +14,7 @@ from cuda.bindings import driver as real
 
 from probes import cli
 from probes.core.types import Binary, Fault, LaunchConfig, Resources, Unavailable, WrongResult
-from probes.gpu import timing
+from probes.gpu import sampling, timing
 from probes.gpu.driver import ADVICE, call, released, tried
 from probes.gpu.graph import capture
 from probes.gpu.kernels import Kernel, Launch, bind
@@ -161,7 +161,8 @@ def loaded(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Kernel:
 
 def arm(gpu: FakeDriver) -> Arm:
     buffer = Buffer(64)
-    monkey = SimpleNamespace(download=lambda dtype, count: np.zeros(count, dtype), poison=buffer.poison)
+    answer: Any = {"download": lambda dtype, count: np.zeros(count, dtype), "poison": buffer.poison}
+    monkey = SimpleNamespace(pitch=buffer.pitch, **answer)
     return Arm("gpl_ring/cu", [launch(gpu)], Output(monkey, 1, np.zeros(1, np.uint32)))
 
 
@@ -189,7 +190,7 @@ def built(gpu: FakeDriver) -> Arm:
         ("core.create_event", lambda g, m: timing.event_loop_s(FakeStream(g), arm(g)), "timing events"),
         ("core.record", lambda g, m: timing.event_loop_s(FakeStream(g), arm(g)), "timing gpl_ring/cu"),
         ("core.sync", lambda g, m: timing.replay_s(FakeStream(g), built(g)), "timing gpl_ring/cu"),
-        ("core.sync", lambda g, m: timing.sample(FakeStream(g), [built(g)], 2, kernel(g), 0), "timing"),
+        ("core.sync", lambda g, m: sampling.survey(FakeStream(g), [built(g)], 2, kernel(g), 0), "timing"),
         ("cuGraphLaunch", lambda g, m: built(g).recheck(), "cuGraphLaunch"),
         ("cuCtxSynchronize", lambda g, m: timing.synchronize(), "cuCtxSynchronize"),
     ],

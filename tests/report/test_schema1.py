@@ -120,7 +120,8 @@ def test_the_fields_are_those_behind_the_report_s_own_figures(path: Path) -> Non
         timed = [r for r in timed if r.role != "point" or str(r.of).startswith("gpl_")]
     assert len(timed) > 10 and all(r.role != "verdict" for r in timed)
     names = (
-        *RATIO, "read_ceiling_gbps", "fraction_of_ceiling", "same_bytes_read_s", "fraction_of_same_bytes_read",
+        *RATIO, "read_ceiling_gbps", "fraction_of_ceiling", "same_bytes_read_s",
+        "fraction_of_same_bytes_read",
     )  # fmt: skip
     bare = [replace(r, notes=[], **dict.fromkeys(names)) for r in timed]
     judge.relate(bare)
