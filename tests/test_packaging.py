@@ -67,7 +67,7 @@ def test_the_wheel_works_away_from_the_checkout(wheel: Path, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     file, rest = done.stdout.splitlines()
     assert Path(file).is_relative_to(tmp_path)
-    assert rest == "6 None"
+    assert rest == "9 None"
 
 
 def test_the_base_install_needs_no_toolkit() -> None:

@@ -182,7 +182,7 @@ def judge(rows: Sequence[Row], planted: bool = False) -> list[Row]:
     for row in rows:
         name = _probe(row)
         others = [] if planted else [r for r in rows if r is not row and _probe(r) == name]
-        by = block_rule.ByBlocks(block_rule.tau_of(others), 0.0)
+        by = block_rule.BlockRule(block_rule.tau_of(others), 0.0)
         part = by.of(row, row, row)
         bar = bars.bar(probe.table(name).CONTESTS[0].bar)
         claims = part.found is not None and not part.found.low <= 1.0 <= part.found.high

@@ -52,7 +52,7 @@ def seen(pair: Row) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class ByBlocks:
+class BlockRule:
     """The rule of schema 3.
 
     tau: what placement adds; usual_hz: the clock that blocks are held against; clock: what a reader must know
@@ -121,10 +121,10 @@ class ByBlocks:
         return Verdict(decided.verdict, f"{decided.reason} ({told})") if told else decided
 
 
-def rule(rows: Sequence[Row], highest_hz: float | None = None) -> ByBlocks:
+def rule(rows: Sequence[Row], highest_hz: float | None = None) -> BlockRule:
     """The rule of a run's rows. highest_hz: the device's highest SM clock, where it is known."""
     usual = blocks.usual_clock([c for r in rows for c in r.block_clock_hz])
-    return ByBlocks(placement(rows), usual, clock_note(usual, highest_hz))
+    return BlockRule(placement(rows), usual, clock_note(usual, highest_hz))
 
 
 def clock_note(usual_hz: float, highest_hz: float | None) -> str:

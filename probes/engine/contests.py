@@ -35,7 +35,7 @@ class Contests:
         by = block_rule.rule([*self.surveyed, *self.repeats, *now])
         return [k for k, row in enumerate(now) if self._decided(self.pairs[k], row, look, by)]
 
-    def _decided(self, pair: Pair, row: Row, look: int, by: block_rule.ByBlocks) -> bool:
+    def _decided(self, pair: Pair, row: Row, look: int, by: block_rule.BlockRule) -> bool:
         if pair.again:
             return look >= REPEATED
         a, b = (self._find(name, pair) for name in (pair.variant, pair.baseline))
@@ -44,7 +44,7 @@ class Contests:
         fine = e is not None and e.half <= FINE
         return all(self._enough(contest, part, fine, by) for contest in self.wanted[pair])
 
-    def _enough(self, contest: Contest, part: Part, fine: bool, by: block_rule.ByBlocks) -> bool:
+    def _enough(self, contest: Contest, part: Part, fine: bool, by: block_rule.BlockRule) -> bool:
         decided = by.decide(part, bars.bar(contest.bar), None).verdict != "INCONCLUSIVE"
         return decided and (fine or contest.over != "sum")
 

@@ -16,6 +16,19 @@ from probes.report.rows import Row
 from probes.verdict import bars, windows
 from probes.verdict.bars import Bar, Interval, Verdict
 
+EARLIER_S = 50e-9
+"""A start this much earlier than the baseline's was no accident of the timer."""
+
+
+def _apart(row: Row, base: Row) -> str | None:
+    """A chain whose launches were looked at and do not overlap decided nothing then, by its start."""
+    if row.overlap_s is None or row.overlap_s > 0:
+        return None
+    told = f"no overlap seen: launches start {-row.overlap_s * 1e6:.2f} us after their predecessor's end"
+    if base.overlap_s is not None and row.overlap_s - base.overlap_s >= EARLIER_S:
+        return f"{told}, {(row.overlap_s - base.overlap_s) * 1e6:.2f} us earlier than in the plain graph"
+    return f"{told}, no earlier than in the plain graph"
+
 
 def _times(row: Row) -> windows.F64:
     """A row's samples by process and window."""
@@ -49,8 +62,6 @@ class Windows:
         return Part(parts[0][1].row, parts[0][1].base, found, noise)
 
     def decide(self, part: Part, bar: Bar, why: str | None) -> Verdict:
-        """The floor gates, and so does a start that was looked at and does not overlap."""
+        """The floor gates, and so does an overlap that is not there."""
         assert part.found, "windows always give an interval"
-        if why is None and part.row.overlap_s is not None and part.row.overlap_s <= 0:
-            why = "no overlap seen"
-        return bars.judge_ratio(*part.found, part.noise, bar, why)
+        return bars.judge_ratio(*part.found, part.noise, bar, why or _apart(part.row, part.base))

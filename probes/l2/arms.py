@@ -120,10 +120,8 @@ class ChainArms(Arms):
         """Copies of `size` bytes to rotate over. Raises Unavailable without room for `spare` times them."""
         free, _ = self.bench.gpu.free_bytes()
         count = timing.rotation(size, self.bench.gpu.facts.l2_bytes, free)
-        if spare * size * count > free:
-            raise Unavailable(
-                f"{what} needs {spare * size * count >> 20} MiB on the GPU, {free >> 20} are free"
-            )
+        if (whole := spare * size * count) > free:
+            raise Unavailable(f"{what} needs {whole >> 20} MiB on the GPU, {free >> 20} are free")
         return count
 
     def _stream(self, case: ChainCase, mine: Kernels, stack: ExitStack) -> Opened:
@@ -272,9 +270,8 @@ class ChainArms(Arms):
         for step in planned.steps:
             if step.smem_bytes:
                 self._fits(chain.kernels[step.entry_point(v.kind)], step)
-        return Arm(
-            name, chain.launches(planned.steps, v), chain.output, stale=chain.stale, whole=True, graph=v.graph
-        )
+        own = chain.launches(planned.steps, v)
+        return Arm(name, own, chain.output, stale=chain.stale, whole=True, graph=v.graph)
 
     def reads(self, material: Opened, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]:
         """Chains that only read the same bytes."""

@@ -130,8 +130,7 @@ def overlap(
             graph.close()
     words = np.stack(seen[1:])  # the first one warmed up
     if (words == clean.reshape(count, 2)).any():
-        where = f"{chain.case.id} {arm.name}/{chain.backend}"
-        raise WrongResult(f"{where}: time stamps", 0, "none", "one a kernel")
+        raise WrongResult(f"{chain.case.id} {arm.name}/{chain.backend}: stamps", 0, "none", "one a kernel")
     ns = words.astype(np.int64)
     early = np.median(ns[:, :-1, 1] - ns[:, 1:, 0], axis=0) * 1e-9
     ticks = np.unique(ns)

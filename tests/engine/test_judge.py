@@ -1,6 +1,7 @@
 """The judge: committed reports keep their verdict rows, and no note moves one.
 
 Each committed report is judged once by `replay`, as its file says; everything here is held against that.
+Under tests/data/schema1 lie the timed rows of three reports from before contests had blocks of their own.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from probes.commands import replay
 from probes.engine import judge, probe, sweep
 from probes.engine.probe import Contest
 from probes.report import store
+from probes.report.provenance import Head
 from probes.report.rows import Row
 from tests.l1.l1_rows import measured
 
 ROOT = Path(__file__).resolve().parents[2]
+OLD = ROOT / "tests" / "data" / "schema1"
 REPORTS = sorted(
     p for name in probe.names() for p in (ROOT / "out").glob(f"*/{name}*.json") if p.parent.name != "runs"
-)
+) + sorted(OLD.glob("*.json"))
+FOLDERS = (ROOT / "out" / "nvidia-h200", OLD)
 NUMBERS = ("ratio_to_baseline", "ratio_low", "ratio_high", "noise_floor")
 WORDS = ("verdict", "recorded", "agrees", "reason")
 NOISE = (
@@ -50,6 +54,11 @@ def plain(rows: Sequence[Row]) -> dict[str, Any]:
     return {r.id: tuple(getattr(r, n) for n in (*WORDS, *NUMBERS)) for r in rows}
 
 
+def decided(rows: Sequence[Row]) -> list[Row]:
+    """The rows with their reasons up to the rule's own sentence: what an analysis adds may be worded anew."""
+    return [replace(r, reason=(r.reason or "").partition(". ")[0]) for r in rows]
+
+
 def noted(rows: Sequence[Row], notes: Sequence[str]) -> list[Row]:
     """The rows with these notes: none, or besides their own."""
     return [replace(r, notes=[*r.notes, *notes] if notes else []) for r in rows]
@@ -70,13 +79,13 @@ class Committed:
     """A committed report: its rows without verdicts, the file's verdicts, and those of `replay`."""
 
     path: Path
-    seed: int
+    head: Head
     rows: list[Row]
     kept: list[Row]
     again: list[Row]
 
     def judged(self, rows: Sequence[Row]) -> list[Row]:
-        return replay.rejudged(rows, [name_of(self.path)], self.seed, self.path)
+        return replay.rejudged(rows, [name_of(self.path)], self.head, self.path)
 
 
 def name_of(path: Path) -> str:
@@ -87,7 +96,7 @@ def name_of(path: Path) -> str:
 def opened(path: Path) -> Committed:
     head, rows = store.read_json(path)
     kept = [r for r in rows if r.verdict]
-    made = Committed(path, head.seed, [r for r in rows if not r.verdict], kept, [])
+    made = Committed(path, head, [r for r in rows if not r.verdict], kept, [])
     made.again = made.judged(made.rows)
     return made
 
@@ -98,7 +107,10 @@ def committed(request: pytest.FixtureRequest) -> Committed:
 
 
 def test_replay_gives_the_verdict_rows_of_the_file(committed: Committed) -> None:
-    assert plain(committed.again) == said(committed.kept)
+    again, kept = committed.again, committed.kept
+    if committed.head.schema < replay.BLOCKS_SCHEMA:
+        again, kept = decided(again), decided(kept)
+    assert plain(again) == said(kept)
     swept = sweep.swept(committed.rows)
     assert bool(committed.kept) is not swept, "every report decides something, but for a sweep over launches"
     assert swept is committed.path.stem.endswith(("-sweep", "-geometries"))
@@ -117,16 +129,17 @@ def deciding(rows: Sequence[Row]) -> set[str]:
     return {r.id for r in rows if r.role in ("variant", "choice") and r.samples_s}
 
 
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda p: p.name)
 @pytest.mark.parametrize("name", probe.names())
 @pytest.mark.parametrize(
     ("planted", "want"),
     [({"cold": False}, judge.COLD), ({"missing": ["proof missing: a trigger"]}, "proof missing: a trigger")],
 )
 def test_rows_that_are_hot_or_lack_a_proof_decide_nothing_whatever_is_noted(
-    name: str, planted: dict[str, Any], want: str
+    name: str, folder: Path, planted: dict[str, Any], want: str
 ) -> None:
     """Every row that decides in a committed report is made such a row; notes may say what they like."""
-    it = opened(ROOT / "out" / "nvidia-h200" / f"{name}.json")
+    it = opened(folder / f"{name}.json")
     mine = deciding(it.rows)
     rows = [replace(r, **planted) if r.id in mine else r for r in it.rows]
     found = it.judged(rows)
@@ -142,7 +155,7 @@ def test_one_such_row_is_enough_for_its_case_and_its_sum(planted: dict[str, Any]
     """Of the made-up rows of L1, where all is GO: one case's variant, then one case's baseline."""
 
     def judged(rows: Sequence[Row]) -> list[Row]:
-        return judge.judge(rows, probe.table("l1").CONTESTS, probe.analysis("l1"), 0)
+        return judge.judge(rows, probe.table("l1").CONTESTS, probe.analysis("l1"))
 
     rows = measured(0.8)
     assert {r.verdict for r in judged(rows)} == {"GO"}
@@ -168,6 +181,6 @@ def test_a_judge_that_reads_notes_is_seen() -> None:
     parts = {n: getattr(true, n) for n in ("pair", "blocked", "why", "why_all")}
     for changed, words in (({"blocked": blocked}, {"noise"}), ({"why": why}, {"erased"})):
         analysis: Any = SimpleNamespace(**(parts | changed))
-        found = moved_by_notes(rows, lambda r, a=analysis: judge.judge(r, table.CONTESTS, a, 0))
+        found = moved_by_notes(rows, lambda r, a=analysis: judge.judge(r, table.CONTESTS, a))
         assert {line.partition(":")[0] for line in found} == words
-    assert moved_by_notes(rows, lambda r: judge.judge(r, table.CONTESTS, true, 0)) == []
+    assert moved_by_notes(rows, lambda r: judge.judge(r, table.CONTESTS, true)) == []

@@ -63,7 +63,7 @@ def test_ratios_are_of_the_joined_samples() -> None:
         processes.join([row("padded_loop", 1e-3), row("padded_loop", 1.1e-3)]),
         processes.join([row("dpl_loop", 0.8e-3), row("dpl_loop", 0.88e-3)]),
     ]
-    judge.relate(rows, 0)
+    judge.relate(rows)
     assert rows[1].ratio_to_baseline == pytest.approx(0.8, abs=0.01)
     assert rows[1].ratio_low is not None and rows[1].ratio_high is not None
     assert rows[1].ratio_low <= 0.8 <= rows[1].ratio_high

@@ -195,7 +195,7 @@ def test_a_row_without_the_new_figures_still_loads() -> None:
 
 def test_the_child_of_counters_takes_the_run_s_own_flags(tmp_path: Path) -> None:
     args = cli.parser("l2").parse_args(["--counters", "--sweep", "--kv", "128", "--case", "decode13"])
-    args.windows = 2
+    args.windows, args.blocks = 2, 16
     own = argparse.Namespace(**{**vars(args), "backend": ["cu"]})
     argv = processes.child_argv("l2", own, tmp_path / "x.json")
     again = cli.parser("l2").parse_args([*argv, "--once"])

@@ -13,7 +13,7 @@ from cuda.bindings import driver as real
 
 from probes import cli
 from probes.core.types import Fault, LaunchConfig, Unavailable, WrongResult
-from probes.gpu import timing
+from probes.gpu import sampling, timing
 from probes.gpu.driver import ADVICE, call, released, tried
 from probes.gpu.facts import Gpu
 from probes.gpu.graph import capture
@@ -163,7 +163,7 @@ def built(host: HostGpu, stream: Any) -> Arm:
         ("create_event", lambda g, s: timing.event_loop_s(s, arm(g)), "timing events"),
         ("record", lambda g, s: timing.event_loop_s(s, arm(g)), "timing read"),
         ("sync", lambda g, s: timing.replay_s(s, built(g, s)), "timing gpl_ring/cu"),
-        ("sync", lambda g, s: timing.sample(s, [built(g, s)], 2, launch(g).kernel, 0), "timing"),
+        ("sync", lambda g, s: sampling.survey(s, [built(g, s)], 2, launch(g).kernel, 0), "timing"),
         ("cuGraphLaunch", lambda g, s: built(g, s).recheck(), "cuGraphLaunch"),
         ("cuCtxSynchronize", lambda g, s: timing.synchronize(), "cuCtxSynchronize"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from probes.core.types import WrongResult
+from probes.engine import probe
 from probes.engine.bench import Bench, Spec
 from probes.engine.plan import Planned
 from probes.engine.probe import Case, Variant
-from probes.gpu import facts, graph, timing
+from probes.gpu import facts, graph, sampling, timing
 from probes.gpu.facts import Gpu
 from probes.gpu.memory import POISON, Buffer
+from probes.gpu.sampling import Samples
 from probes.gpu.timing import Arm
 from tests.host_arms import arm, kernel
 from tests.host_gpu import HostGpu, Launched, Running
@@ -26,10 +28,13 @@ from tests.host_run import Commands
 CU_LOOP = ("--form", "loop", "--layout", "dpl", "--backend", "cu", "--case", "attn_v_14b")
 
 
-def sampled(host: HostGpu, opened: Gpu, arms: Sequence[Arm], windows: int = 2) -> dict[str, timing.Samples]:
+def sampled(host: HostGpu, opened: Gpu, arms: Sequence[Arm], windows: int = 2) -> dict[str, Samples]:
     for each in arms:
         each.build(opened.stream)
-    return timing.sample(opened.stream, arms, windows, kernel(host, "harness_clock"), seed=0)
+    found = sampling.survey(opened.stream, arms, windows, kernel(host, "harness_clock"), seed=0)
+    for each in arms:
+        each.recheck()
+    return found
 
 
 # Checked before and after
@@ -58,7 +63,7 @@ def test_an_output_that_is_not_written_is_seen_before_any_replay(host_gpu: HostG
 
 def test_an_output_that_is_not_written_any_more_is_seen_after_timing(host_gpu: HostGpu, opened: Gpu) -> None:
     """Without poison the words of an earlier launch would still stand there."""
-    before = 1 + 4 + 2 * 2 * (4 + 8)  # the check, a replay to warm up, two samples a window
+    before = 1 + 2 * 3 * (4 + 8)  # the check; two samples a window, and one before them thrown away
     host_gpu.kernels["harness_read"] = lazy(before)
     with pytest.raises(WrongResult, match=r"read, after timing \(4 of 4 differ\): element 0 is '0xffffffff"):
         sampled(host_gpu, opened, [arm(host_gpu)])
@@ -139,33 +144,49 @@ def test_arms_are_interleaved_in_an_order_and_back(host_gpu: HostGpu, opened: Gp
     for each in arms:
         each.build(opened.stream)
     host_gpu.launched.clear()
-    timing.sample(opened.stream, arms, 5, kernel(host_gpu, "harness_clock"), seed=3)
-    reads = [out[x.args[1]] for x in host_gpu.of("harness_read")]
-    one = 4  # copies: a warm-up replay of each arm, then 4 + 8 launches a sample, then the recheck
-    steps = "".join(reads[3 * one : -3 * one : 3 * one])
-    windows = [steps[k : k + 6] for k in range(0, len(steps), 6)]
-    assert len(windows) == 5
+    sampling.survey(opened.stream, arms, 5, kernel(host_gpu, "harness_clock"), seed=3)
+    seen = "".join("|" if x.kernel == "harness_clock" else out[x.args[1]] for x in host_gpu.launched)
+    *parts, end = seen.split("|")  # by turns what is untimed and a sample, a mark before and behind it
+    assert end == "" and len(parts) == 5 * 6 * 2
+    windows = ["".join(s[0] for s in parts[k + 1 : k + 12 : 2]) for k in range(0, len(parts), 12)]
     assert all(sorted(w[:3]) == ["A", "B", "C"] and w[3:] == w[2::-1] for w in windows)
     assert len({w[:3] for w in windows}) > 1, "the order changes from window to window"
+    for k in range(0, len(parts), 2):
+        untimed, name = parts[k], parts[k + 1][0]
+        assert parts[k + 1] == 12 * name, "4 + 8 launches a sample, of one arm"
+        change = 4 * name if parts[k - 1][0] != name else ""
+        assert untimed == (change if k % 12 else 12 * name), "the first of a window is thrown away"
 
 
 # Copies
 
 
-def uneven(launched: Sequence[Launched]) -> list[str]:
-    """Kernels that read some copy of their weights more often than another, or only one."""
-    found = []
-    for name in dict.fromkeys(x.kernel for x in launched):
-        mine = Counter(x.args[0] for x in launched if x.kernel == name and not x.eager)
-        if len(mine) < 2 or len(set(mine.values())) > 1:
-            found.append(name)
-    return found
+def uneven(launched: Sequence[Launched], owner: Callable[[int], int] = lambda address: 0) -> list[str]:
+    """Kernels that read some copy of their weights more often than another, or only one.
+
+    owner: the allocation of an address, as an arm again has weights of its own.
+    """
+    found = set()
+    for name, mine in {(x.kernel, owner(x.args[0])): None for x in launched}:
+        own = (x.args[0] for x in launched if x.kernel == name and not x.eager)
+        counts = Counter(address for address in own if owner(address) == mine)
+        if len(counts) < 2 or len(set(counts.values())) > 1:
+            found.add(name)
+    return sorted(found)
 
 
 def test_every_replay_walks_all_copies(small_l1: HostGpu, commands: Commands) -> None:
+    true, owners = small_l1.seconds, dict[int, int]()
+
+    def noted(x: Launched) -> float:
+        owners[x.args[0]] = small_l1.allocation(x.args[0]).address
+        return true(x)
+
+    small_l1.seconds = noted
     commands("l1", *CU_LOOP, "--windows", "3")
     kernels = [x for x in small_l1.launched if x.kernel.startswith("l1_")]
-    assert len({x.kernel for x in kernels}) == 2 and uneven(kernels) == []
+    assert len({x.kernel for x in kernels}) == 2 and uneven(kernels, owners.__getitem__) == []
+    assert len({owners[x.args[0]] for x in kernels}) == 3, "padded's, again, and dpl's"
 
 
 def test_a_launch_order_that_keeps_one_copy_shows(host_gpu: HostGpu, opened: Gpu) -> None:
@@ -216,9 +237,24 @@ def test_samples_under_a_slow_clock_are_marked(small_l1: HostGpu, commands: Comm
 
 
 def test_a_neighbour_that_makes_a_slope_negative_is_no_time(small_l1: HostGpu, commands: Commands) -> None:
-    small_l1.disturbed = lambda k: 1e-2 if k == 60 else 0.0
+    """What it hits is measured again."""
+    argv = (*CU_LOOP, "--windows", "4")
+    usual = commands("l1", *argv)
+    small_l1.disturbed = lambda k: 1e-2 if k % 501 == 60 else 0.0
+    done = commands("l1", *argv)
+    assert done.code == usual.code == 3
+    assert {r.id: len(r.samples_s) for r in done.rows} == {r.id: len(r.samples_s) for r in usual.rows}
+    assert all(t > 0 for r in done.rows for t in (*r.samples_s, *r.blocks_s))
+    assert sum(r.retaken or 0 for r in usual.rows) == 0 < sum(r.retaken or 0 for r in done.rows)
+    assert [(r.id, r.verdict) for r in done.verdicts] == [(r.id, r.verdict) for r in usual.verdicts]
+
+
+def test_a_neighbour_that_stays_costs_the_verdicts_alone(small_l1: HostGpu, commands: Commands) -> None:
+    small_l1.disturbed = lambda k: 1e-2 if k % 3 == 0 else 0.0
     done = commands("l1", *CU_LOOP, "--windows", "4")
-    assert done.code == 2 and "samples must be positive" in done.err
+    assert done.code == 3 and done.verdicts and {r.verdict for r in done.verdicts} == {"INCONCLUSIVE"}
+    pairs = [r for r in done.rows if r.role == "contest"]
+    assert pairs and all("another process on the GPU?" in r.missing[0] for r in pairs)
 
 
 def test_other_processes_are_told(small_l1: HostGpu, commands: Commands) -> None:
@@ -229,9 +265,12 @@ def test_other_processes_are_told(small_l1: HostGpu, commands: Commands) -> None
     assert commands("l1", *CU_LOOP, "--windows", "2").head.neighbours == []
 
 
-def test_a_same_kernel_claims_no_difference(small_l1: HostGpu, commands: Commands) -> None:
-    done = commands("", "selfcheck", "--runs", "3", "--windows", "8", "-q")
-    assert done.code == 0 and "3 A/A runs: 0 said GO" in done.out
+def test_a_same_kernel_claims_no_difference(
+    small_l1: HostGpu, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "names", lambda: ("l1",))
+    done = commands("", "selfcheck", "--runs", "3", "-q")
+    assert done.code == 0 and "3 A/A runs: 0 said GO, 0 claimed a difference" in done.out
     assert (commands.folder / "out" / "runs" / "selfcheck.json").exists()
     assert {x.kernel for x in small_l1.launched if x.kernel.startswith("l1_")} >= {"l1_padded_loop"}
 

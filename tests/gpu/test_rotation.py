@@ -13,11 +13,11 @@ H200_L2 = 62_914_560
 @pytest.mark.parametrize(
     ("stored", "free", "copies"),
     [
-        (58_081_280, 140 * GIB, 74),  # ffn_down_14b in dpl: 4 GiB
-        (4_308_992, 140 * GIB, 768),  # attn_v_14b: 4 GiB would be 997 nodes
-        (1_507_328, 140 * GIB, 768),  # attn_v_7b: 768 nodes are 1.08 GiB
+        (58_081_280, 140 * GIB, 37),  # ffn_down_14b in dpl: 2 GiB
+        (4_308_992, 140 * GIB, 499),  # attn_v_14b: 2 GiB
+        (1_507_328, 140 * GIB, 768),  # attn_v_7b: 2 GiB would be 1,425 nodes; 768 are 1.08 GiB
         (1_000_000, 140 * GIB, 1074),  # smaller still: 1 GiB comes before the node limit
-        (639_885_312, 140 * GIB, 7),
+        (639_885_312, 140 * GIB, 4),
         (639_885_312, 6 * GIB, 1),
         (4_308_992, 6 * GIB, 249),  # a sixth of what is free
     ],

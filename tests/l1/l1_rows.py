@@ -10,6 +10,7 @@ from probes.engine import judge
 from probes.engine.probe import Case
 from probes.l1 import analysis, table
 from probes.report.rows import Row
+from tests.block_rows import paired
 
 
 def samples(rng: np.random.Generator, mean: float, windows: int = 14) -> list[float]:
@@ -38,9 +39,9 @@ def measured(dpl: float, cases: tuple[Case, ...] = table.CASES[:3], hot: bool = 
                     baseline=table.BASELINE, cold=not hot,
                 )
             )  # fmt: skip
-    return rows
+    return paired(rows, table.CONTESTS, analysis, noise=0.002)
 
 
-def judged(rows: Sequence[Row], seed: int = 0) -> list[Row]:
+def judged(rows: Sequence[Row]) -> list[Row]:
     """L1's verdicts out of rows."""
-    return judge.judge(rows, table.CONTESTS, analysis, seed)
+    return judge.judge(rows, table.CONTESTS, analysis)

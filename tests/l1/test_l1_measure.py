@@ -12,7 +12,7 @@ from probes.core.types import BadInput
 from probes.device import tuning
 from probes.device.tuning import Geometry
 from probes.engine import limit, sweep
-from probes.engine.judge import find, over
+from probes.engine.judge import compared, find
 from probes.l1 import plan, report, table
 from probes.report import tables
 from probes.report.rows import Row
@@ -59,7 +59,7 @@ def test_a_form_alone_and_what_it_needs(small_l1: HostGpu, commands: Commands) -
     ).rows
     assert [r.variant for r in rows] == [
         "padded_loop", "padded_ring", "gpl_ring", "padded_loop_aa", "padded_ring_aa", "read_large",
-        "read_padded", "read_dpl",
+        "read_padded", "read_dpl", "gpl_ring:padded_ring", "padded_ring_aa:padded_ring",
     ]  # fmt: skip
     rows = measured(commands, "--form", "loop", "--case", "attn_v_14b").rows
     assert not [r for r in rows if "ring" in r.variant]
@@ -113,8 +113,8 @@ def test_the_ring_is_judged_and_the_limit_shown(small_l1: HostGpu, commands: Com
     assert best.fraction == pytest.approx(1 / 1.1, abs=1e-3) and best.said == "reached"
     dispatched = find(rows, "ffn_down_14b", "dispatch_padded", "cu")
     assert dispatched
-    ratio = over(best.row, dispatched, limit.SEED)
-    assert ratio.ratio == pytest.approx(1.1 / 1.6 * 210 / 224, abs=1e-3)
+    ratio = compared(best.row, dispatched)
+    assert ratio[0] == pytest.approx(1.1 / 1.6 * 210 / 224, abs=1e-3)
     (text,) = section(rows, BEATS)
     line = next(x for x in text.splitlines() if x.startswith("| ffn_down_14b") and "| cu " in x)
     for word in (best.row.variant, tables.format_ratio(*ratio), "| reached"):

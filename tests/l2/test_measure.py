@@ -27,7 +27,7 @@ def measured(commands: Commands, *argv: str) -> Ran:
 
 def judged(rows: list[Row]) -> list[Row]:
     """Verdicts over the table's contests."""
-    return judge.judge(rows, table.CONTESTS, analysis, 0)  # internals
+    return judge.judge(rows, table.CONTESTS, analysis)  # internals
 
 
 def early(x: Launched) -> float:
@@ -68,19 +68,22 @@ def test_every_chain_and_arm_runs_checked_and_proven(small_l2: HostGpu, commands
     assert {r.variant for r in rows if r.variant.startswith("pair_")} >= {"pair_plain", "pair_pdl_entry"}
 
 
-def test_verdicts_need_an_overlap_and_both_kv_lengths(small_l2: HostGpu, commands: Commands) -> None:
+def test_verdicts_tell_of_overlap_and_need_both_kv_lengths(small_l2: HostGpu, commands: Commands) -> None:
     def by_arm(rows: list[Row]) -> dict[str, Row]:
         return {r.variant: r for r in judged(rows)}
 
     verdicts = by_arm(measured(commands, "--case", "decode13").rows)
-    assert [*verdicts] == list(table.JUDGED)
-    entry = verdicts["pdl_entry"]
-    assert entry.verdict == "INCONCLUSIVE" and "no overlap seen" in (entry.reason or "")
+    assert [*verdicts] == [*table.JUDGED, "pdl_best"]
+    entry, best = verdicts["pdl_entry"], verdicts["pdl_best"]
+    assert entry.verdict == "GO" and "neither overlap nor an earlier start" in (entry.reason or "")
+    assert (best.verdict, best.of, best.baseline) == ("GO", "pdl_late_tail", "plain")
     small_l2.gap = early  # now as a GPU would show it
     rows = measured(commands, "--case", "decode13").rows
     entry = by_arm(rows)["pdl_entry"]
     assert (entry.verdict, entry.recorded, entry.agrees) == ("GO", "NO-GO", False)
-    assert "3.00 us before" in (entry.reason or "") and "PROBES_PDL=0" in (entry.reason or "")
+    assert "launches overlap: launches start 3.00 us before" in (entry.reason or "") and "PROBES_PDL=0" in (
+        entry.reason or ""
+    )
     assert judged(rows)[0].to_json() == judged(rows)[0].to_json()
     one = [r for r in rows if r.kv == 9]
     assert {r.verdict for r in judged(one)} == {"INCONCLUSIVE"}
@@ -97,7 +100,8 @@ def test_a_missing_proof_keeps_an_arm_from_a_verdict(
     argv = ("--case", "decode13", "--arm", "pdl_entry")
 
     def reason(done: Ran | None = None) -> str:
-        (row,) = judged((done or measured(commands, *argv)).rows)
+        row, best = judged((done or measured(commands, *argv)).rows)
+        assert (best.variant, best.of, best.verdict) == ("pdl_best", "pdl_entry", row.verdict)
         return f"{row.verdict}: {row.reason}"
 
     assert reason().startswith("GO: ")

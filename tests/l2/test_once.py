@@ -95,17 +95,18 @@ def test_an_empty_kernel_has_nothing_to_count() -> None:
 
 
 def test_kernels_alone_change_no_verdict_and_no_readme(small_l2: HostGpu, commands: Commands) -> None:
-    rows = cold(commands("l2", "--backend", "cu", "--case", "ffn_down24", "--windows", "8").rows)
+    done = commands("l2", "--backend", "cu", "--case", "ffn_down24", "--windows", "8")
+    rows = cold(done.rows)
     alone = [r for r in once(commands, "--case", "ffn_down24")[0] if r.variant.startswith(PROFILED)]
     for row in alone:
         row.dram_bytes_read, row.profiler_time_s = row.content_bytes, 1e-5
         row.profiler_dram_fraction, row.profiler_issue_fraction = 0.5, 0.1
     both = [Row.from_json(r.to_json()) for r in (*rows, *alone)]
     verdicts, again = (
-        [r.to_json() for r in judge.judge(some, table.CONTESTS, analysis, 0)] for some in (rows, both)
+        [r.to_json() for r in judge.judge(some, table.CONTESTS, analysis)] for some in (rows, both)
     )
     assert verdicts and again == verdicts
-    assert [r.to_json() for r in rejudged(both, ["l2"], 0, Path("l2.json"))] == verdicts
+    assert [r.to_json() for r in rejudged(both, ["l2"], done.head, Path("l2.json"))] == verdicts
     assert report.readme(both) == report.readme(rows)
     before, after = (report.sections(some, True) for some in (rows, both))
     (new,) = [s for s in after if s not in before]

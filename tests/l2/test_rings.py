@@ -267,13 +267,13 @@ def test_rows_hold_the_read_of_the_same_bytes_and_the_report_its_blocks(
         assert "How near the ring chains come" in text and "What the same arms do to compute24" in text
         near = next(x for x in text.splitlines() if "ffn_down24" in x and "0.85" in x)
         assert "pdl_late_tail" in near and near.rstrip("| ").endswith("not reached")
-    verdicts = judge.judge(rows, table.CONTESTS, analysis, 0)
+    verdicts = judge.judge(rows, table.CONTESTS, analysis)
     assert "Chains of ring kernels" in report.readme([*rows, *verdicts])
     assert {r.case for r in verdicts} == {"ffn_down24"}
-    assert [r.variant for r in verdicts] == ["pdl_late_tail", *table.JUDGED[:-1]], "the bar's own arm first"
+    assert [r.variant for r in verdicts] == ["pdl_late_tail", *table.JUDGED[:-1], "pdl_best"]
     assert {r.variant: r.verdict for r in verdicts} == {
         "pdl_late_tail": "GO", "pdl_late_trigger": "GO", "pdl_late": "NO-GO", "pdl_entry_trigger": "NO-GO",
-        "pdl_entry": "NO-GO",
+        "pdl_entry": "NO-GO", "pdl_best": "GO",
     }  # fmt: skip
     reason = verdicts[0].reason or ""
     assert "2.00 us before" in reason and "80.0 % of a PDL chain that reads the same bytes" in reason

@@ -154,9 +154,12 @@ def test_a_child_gets_the_same_flags() -> None:
     from probes.engine.processes import child_argv
 
     argv = ["--sms", "48", "--match-waves", "1.5", "--variant", "form_b", "--sweep", "--windows", "4"]
+    argv += ["--blocks", "32"]
     again = cli.parser("l3").parse_args(child_argv("l3", flags(*argv), Path("x.json")))
-    for name in ("sms", "match_waves", "variant", "sweep", "windows", "nf", "tensors"):
+    for name in ("sms", "match_waves", "variant", "sweep", "windows", "blocks", "nf", "tensors", "seed"):
         assert getattr(again, name) == getattr(flags(*argv), name)
+    third = cli.parser("l3").parse_args(child_argv("l3", flags(*argv), Path("x.json"), 2))
+    assert third.seed == again.seed + 2, "or all would share one order's bias"
 
 
 def write_gguf(path: Path, shapes: dict[str, tuple[int, int]]) -> Path:

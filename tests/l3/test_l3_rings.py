@@ -43,11 +43,14 @@ def rings_of_one_block(gpu: HostGpu) -> None:
 
 def test_form_c_alone_brings_its_baselines(l3_gpu: HostGpu, commands: Commands) -> None:
     done = commands("l3", *CU, "--nf", "64", "--variant", "form_c")
-    assert [r.variant for r in done.rows if not r.skipped] == [
-        "pair", "pair_ring", "form_c", "pair_aa", "pair_ring_aa", "read_large", "read_gate_up",
+    assert [r.variant for r in done.rows if not r.skipped and r.role != "contest"] == [
+        "pair", "pair_ring", "form_c", "pair_aa", "pair_ring_aa", "form_c_aa", "read_large", "read_gate_up",
     ]  # fmt: skip
-    assert [r.variant for r in done.verdicts] == ["form_c"]
-    assert done.verdicts[0].ratio_to_baseline == pytest.approx(1.0, abs=1e-3)
+    side_by_side = {r.variant for r in done.rows if r.role == "contest"}
+    assert {"form_c:pair_ring", "pair_ring_aa:pair_ring", "form_c_aa:form_c"} <= side_by_side
+    form_c, best = done.verdicts
+    assert (form_c.variant, best.variant, best.of) == ("form_c", "fused_best", "form_c")
+    assert form_c.ratio_to_baseline == pytest.approx(1.0, abs=1e-3)
 
 
 def made(bench: Bench, nf: int, cols: int = 5120) -> dict[str, Arm]:
@@ -62,22 +65,42 @@ def made(bench: Bench, nf: int, cols: int = 5120) -> dict[str, Arm]:
     return {spec.planned.variant.name: arm for spec, arm in bound}
 
 
-def test_every_arm_has_counters_of_its_own(l3_gpu: HostGpu, host_bench: Bench) -> None:
+def test_slots_of_outputs_and_counters_are_common_and_one_a_copy(l3_gpu: HostGpu, host_bench: Bench) -> None:
+    """Where an arm's words lie would be a part of its time: what arms write lies in the same places."""
     arms = made(host_bench, 160)
     assert {n: a.kept[0].words for n, a in arms.items()} == {
         "pair_ring": 1, "pair_ring_aa": 1, "form_c": 2 * 160 + 1,
     }  # fmt: skip
-    where = {}
+    where, outputs = {}, {}
     for name, arm in arms.items():
-        readers = [getattr(x, "launches", [x])[0] for x in arm.launches]
-        assert len({r.args[:1] for r in readers}) == 2, "a launch per copy of the weights"
-        (where[name],) = {r.args[3] for r in readers}
-        assert where[name] == arm.kept[0].buffer.address
-    assert len(set(where.values())) == 3
+        steps = [getattr(x, "launches", [x]) for x in arm.launches]
+        assert len({s[0].args[:1] for s in steps}) == 2, "a launch per copy of the weights"
+        kept = arm.kept[0]
+        where[name] = [s[0].args[3] for s in steps]
+        assert where[name] == [kept.buffer.address + k * kept.buffer.pitch for k in range(kept.slots)]
+        outputs[name] = [s[-1].args[2 if name == "form_c" else 1] for s in steps]
+        q8 = arm.output
+        assert outputs[name] == [q8.buffer.address + k * q8.buffer.pitch for k in range(q8.slots)]
+        assert all(o.slots == 2 and 4 * o.words <= o.buffer.pitch for o in (*arm.also, q8, kept))
+    assert where["pair_ring"] == where["pair_ring_aa"] and not {*where["form_c"]} & {*where["pair_ring"]}
+    assert outputs["pair_ring"] == outputs["pair_ring_aa"] == outputs["form_c"]
+    readers = [x.launches[0] for x in arms["pair_ring"].launches]
     assert [a.value for a in readers[0].args[4:]] == [20, 320, 8, 4], "nbe, the matrix' rows, rows, stages"
     fused = arms["form_c"].launches[0].args
-    assert fused[4] == where["form_c"] + 8 * 160, "the tickets' counter lies behind the words"
+    assert fused[4] == where["form_c"][0] + 8 * 160, "the tickets' counter lies behind the words"
     assert [a.value for a in fused[5:]] == [20, 160, 8, 4], "nbe, nf, rows, stages"
+
+
+@pytest.mark.parametrize("name", ["pair_ring", "form_c"])
+def test_a_slot_that_a_launch_misses_is_seen(l3_gpu: HostGpu, host_bench: Bench, name: str) -> None:
+    arm = made(host_bench, 160)[name]
+    arm.poison()
+    arm.launches[0].enqueue(host_bench.gpu.stream)
+    arm.check(name)
+    with pytest.raises(WrongResult, match=f"{name}, slot 1 .*element 0 is '0xffffffff"):
+        arm.check(name, every=True)
+    arm.launches[1].enqueue(host_bench.gpu.stream)
+    arm.check(name, every=True)
 
 
 def test_dealt_tickets_need_no_counter(l3_gpu: HostGpu, host_bench: Bench) -> None:
@@ -115,17 +138,17 @@ def test_sets_and_rows_give_the_right_bits(
     assert planned.config.block == 32 * (sets + (1 if v.finisher else 2))
     planned = binding.fitted(bench, kernels["cu"][v.reader], planned, 0)
     arm = arms.arm(arms.open(case, [v], stack), planned, name, "cu")
+    arm.poison()
     for launch in arm.launches:
-        arm.poison()
         launch.enqueue(bench.gpu.stream)
-        arm.check(name)
+    arm.check(name, every=True)
 
 
 def test_an_older_gpu_skips_the_rings_with_the_reason(l3_gpu: HostGpu, commands: Commands) -> None:
     l3_gpu.facts = replace(TWO_SMS, arch="sm_86")
     rows = commands("l3", *CU, "--nf", "32").rows
     skipped = {r.variant: r for r in rows if r.skipped}
-    assert set(skipped) == {"pair_ring", "form_c", "pair_ring_aa"}
+    assert set(skipped) == {"pair_ring", "form_c", "pair_ring_aa", "form_c_aa"}
     assert {r.skipped for r in skipped.values()} == {"bulk copies need sm_90, this GPU is sm_86"}
     assert all(r.shape == [64, 5120] for r in skipped.values())
     assert {"pair", "form_b"} <= {r.variant for r in rows if r.samples_s}
@@ -136,9 +159,8 @@ def test_a_ring_whose_blocks_do_not_fit_at_once_is_skipped(l3_gpu: HostGpu, comm
     rings_of_one_block(l3_gpu)
     done = commands("l3", *CU, "--nf", "96")
     why = {r.variant: r for r in done.rows if r.skipped}
-    assert {v: r.skipped for v, r in why.items()} == {
-        "form_c": "of its 4 blocks 2 fit at once, and a ring is planned for all"
-    }
+    said = "of its 4 blocks 2 fit at once, and a ring is planned for all"
+    assert {v: r.skipped for v, r in why.items()} == {"form_c": said, "form_c_aa": said}
     assert why["form_c"].registers == ONE_BLOCK.registers != RING.registers
     assert all(r.skipped for r in done.verdicts if r.variant == "form_c")
 

@@ -12,14 +12,19 @@ import pytest
 
 from probes.engine import judge, probe
 from probes.report import provenance, schema1, store
+from probes.report.provenance import Head
 from probes.report.rows import FIELDS, Row
+from probes.verdict import windows
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = sorted(
     p for name in probe.names() for p in (ROOT / "out").glob(f"*/{name}*.json") if p.parent.name != "runs"
-)
+) + sorted((ROOT / "tests" / "data" / "schema1").glob("*.json"))
 SECOND = ("role", "of", "baseline", "read", "geometry", "cold", "missing", "sweep", "scope")
 """The fields that schema 1 had not."""
+THIRD = ("blocks_s", "block_clock_hz", "retaken")
+"""Those that schema 2 had not."""
+RATIO = ("ratio_to_baseline", "ratio_low", "ratio_high")
 
 
 def row(variant: str, *notes: str, **more: Any) -> Row:
@@ -115,16 +120,35 @@ def test_the_fields_are_those_behind_the_report_s_own_figures(path: Path) -> Non
         timed = [r for r in timed if r.role != "point" or str(r.of).startswith("gpl_")]
     assert len(timed) > 10 and all(r.role != "verdict" for r in timed)
     names = (
-        "ratio_to_baseline", "ratio_low", "ratio_high", "read_ceiling_gbps", "fraction_of_ceiling",
-        "same_bytes_read_s", "fraction_of_same_bytes_read",
+        *RATIO, "read_ceiling_gbps", "fraction_of_ceiling", "same_bytes_read_s",
+        "fraction_of_same_bytes_read",
     )  # fmt: skip
     bare = [replace(r, notes=[], **dict.fromkeys(names)) for r in timed]
-    judge.relate(bare, head.seed)
+    judge.relate(bare)
     for was, now in zip(timed, bare, strict=True):
+        found = by_windows(head, was, bare) if head.schema < 3 else by_blocks(was, rows)
+        if was.baseline and found:
+            now.ratio_to_baseline, now.ratio_low, now.ratio_high = found
         for name in names:
             want = getattr(was, name)
             close = None if want is None else pytest.approx(want, rel=1e-12)
             assert getattr(now, name) == close, (was.id, name)
+
+
+def by_windows(head: Head, one: Row, rows: Sequence[Row]) -> Sequence[float | None]:
+    """A row's ratio as it was told before contests had blocks of their own."""
+    base = judge.find(rows, one.group, one.baseline or "", one.backend)
+    if base is None or base.variant == one.variant:
+        return 1.0, None, None
+    a, b = (windows.arm(r.samples_s, r.processes or 1) for r in (one, base))
+    return windows.weighted_ratio([(1, a, b)], head.seed)
+
+
+def by_blocks(one: Row, rows: Sequence[Row]) -> Sequence[float | None] | None:
+    """The ratio of the two side by side, where they were."""
+    want = (one.group, one.backend, one.variant, one.baseline)
+    pairs = [r for r in rows if r.role == "contest" and (r.group, r.backend, r.of, r.baseline) == want]
+    return [getattr(pairs[0], name) for name in RATIO] if pairs else None
 
 
 def written(path: Path, rows: Sequence[Row], schema: int) -> Path:
@@ -132,16 +156,16 @@ def written(path: Path, rows: Sequence[Row], schema: int) -> Path:
     head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
     store.write_json(path, head, list(rows))
     data = json.loads(path.read_text())
-    assert data["schema"] == 2
+    assert data["schema"] == provenance.SCHEMA == 3
     data["schema"] = schema
     if schema == 1:
-        data["rows"] = [{k: v for k, v in r.items() if k not in SECOND} for r in data["rows"]]
+        data["rows"] = [{k: v for k, v in r.items() if k not in SECOND + THIRD} for r in data["rows"]]
     path.write_text(json.dumps(data))
     return path
 
 
 def test_notes_are_read_out_of_schema_1_alone(tmp_path: Path) -> None:
-    assert FIELDS[-len(SECOND) :] == SECOND, "new fields stand at the end"
+    assert FIELDS[-len(SECOND + THIRD) :] == SECOND + THIRD, "new fields stand at the end"
     notes = ("hot: little memory", "proof missing: a wait", "geometry 8r2b0s-drawn, 3 stages")
     one = row("gpl_ring", *notes, rotation_bytes=1 << 30, cold=True)
     _, (old,) = store.read_json(written(tmp_path / "old.json", [one], 1))
