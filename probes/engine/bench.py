@@ -215,7 +215,7 @@ class Bench:
         known = times[np.isfinite(times)]
         if bad := times.size - known.size:
             told = f"{bad} of {times.size} samples had a slope at or below 0: another process on the GPU?"
-            row.missing.append(told)
+            row.notes.append(told)
             row.skipped = None if known.size else told
         row.baseline, row.read = v.baseline or None, spec.planned.read or None
         if not known.size:

@@ -78,7 +78,9 @@ class Arm:
         return [
             int(one.args[0])
             for step in self.launches[: len(self.launches) - self.extra]
-            for one, read in zip(step.launches if isinstance(step, Launches) else (step,), which, strict=False)
+            for one, read in zip(
+                step.launches if isinstance(step, Launches) else (step,), which, strict=False
+            )
             if read
         ]
 

@@ -158,6 +158,19 @@ def test_tau_is_told_from_pairs_of_the_same_kernel_alone() -> None:
     assert block_rule.placement([*other, *apart]) == pytest.approx(blocks.PRIOR), "nor of another group"
 
 
+def test_a_pair_s_own_noise_is_no_placement() -> None:
+    """Medians that stray as far as their intervals say."""
+    one = blocks.spread(32) * 0.001
+    for half, want in ((one, 0.0), (1e-9, 0.001)):
+        pairs = [(blocks.Estimate(m, m - half, m + half), 32) for m in (0.001, -0.001) * 10]
+        assert blocks.tau(pairs) == pytest.approx(want, abs=1e-9)
+
+
+def test_what_a_pair_is_worth_that_was_not_measured() -> None:
+    assert (blocks.PAIRS, blocks.PRIOR, blocks.REACH) == (20, 0.002, 3.3)
+    assert block_rule.placement([]) == pytest.approx(0.002)
+
+
 # Sums
 
 

@@ -19,6 +19,8 @@ from probes.report.provenance import Head
 from probes.report.rows import Row
 from probes.verdict import bars, blocks
 from tests.engine.test_block_rule import contest
+from tests.host_gpu import HostGpu
+from tests.host_run import Commands
 from tests.l1.l1_rows import judged, measured
 
 
@@ -144,3 +146,14 @@ def test_a_model_is_judged_with_all_its_cases_alone() -> None:
     assert "model_14b" in found
     part = [r for r in measured(0.8) if r.case != "attn_v_14b"]
     assert "model_14b" not in {r.case for r in judge.judge(part, table.CONTESTS, analysis)}
+
+
+def test_samples_that_were_left_out_are_told_in_the_report(small_l1: HostGpu, commands: Commands) -> None:
+    """A probe's proofs come after them, and take none of their words away."""
+    small_l1.disturbed = lambda k: 1e-2 if k % 7 == 0 else 0.0
+    done = commands("l1", "--backend", "cu", "--case", "attn_v_14b", "--windows", "4", "--blocks", "16")
+    lacking = [r for r in done.rows if r.samples_s and len(r.samples_s) < 8]
+    assert {"variant", "again", "read"} <= {r.role for r in lacking}
+    for row in lacking:
+        told = f"{8 - len(row.samples_s)} of 8 samples had a slope at or below 0: another process on the GPU?"
+        assert told in row.notes and told in done.report and row.windows is None

@@ -103,7 +103,9 @@ def test_blocks_are_A_B_B_A_and_B_A_A_B_by_turns_side_by_side(host_gpu: HostGpu,
         forth, back = [US[x] for x in (a, b, b, a)], [US[x] for x in (b, a, a, b)]
         assert own.count == 6 and own.time_s == pytest.approx((forth + back) * 3)
         assert len(own.clock_hz) == len(own.after) == 6 and own.retaken == 0
-    assert {x for own in taken for x in own.after} == {"", *"ABCD"}, "who ran before a block is kept"
+    for own, names in zip(taken, ("AB", "CD"), strict=True):
+        at = [next(k for k in range(8 * n, 8 * n + 8, 4) if order[k] in names) for n in range(6)]
+        assert own.after == [order[k - 1] if k % 8 else "" for k in at], "who ran before each block"
 
 
 def test_a_round_begins_with_a_sample_that_is_thrown_away(host_gpu: HostGpu, opened: Gpu) -> None:
@@ -121,6 +123,15 @@ def test_seeds_give_orders_of_their_own(host_gpu: HostGpu, opened: Gpu) -> None:
     for seed in (0, 0, 1):
         arms = built(host_gpu, opened, "ABCD")
         rounds(host_gpu, opened, [(arms["A"], arms["B"]), (arms["C"], arms["D"])], (8,), Stop(), seed)
+        seen.append("".join(t.arm for t in trace(host_gpu, arms)))
+    assert seen[0] == seen[1] != seen[2]
+
+
+def test_seeds_give_surveys_of_their_own(host_gpu: HostGpu, opened: Gpu) -> None:
+    seen = []
+    for seed in (0, 0, 1):
+        arms = built(host_gpu, opened, "ABCD")
+        sampling.survey(opened.stream, list(arms.values()), 4, kernel(host_gpu, "harness_clock"), seed)
         seen.append("".join(t.arm for t in trace(host_gpu, arms)))
     assert seen[0] == seen[1] != seen[2]
 
@@ -183,6 +194,15 @@ def test_every_graph_is_replayed_before_the_first_window(host_gpu: HostGpu, open
     sampling.survey(opened.stream, list(arms.values()), 1, kernel(host_gpu, "harness_clock"), 0)
     first = trace(host_gpu, arms)[0]
     assert first.untimed == 12 * "A" + 12 * "B" + 12 * first.arm
+
+
+def test_a_window_is_an_order_and_back_and_each_has_its_own(host_gpu: HostGpu, opened: Gpu) -> None:
+    arms = built(host_gpu, opened, "ABCD")
+    sampling.survey(opened.stream, list(arms.values()), 6, kernel(host_gpu, "harness_clock"), 0)
+    order = "".join(t.arm for t in trace(host_gpu, arms))
+    windows = [order[k : k + 8] for k in range(0, 48, 8)]
+    assert all(sorted(w[:4]) == [*"ABCD"] and w[4:] == w[3::-1] for w in windows)
+    assert len(set(windows)) > 1
 
 
 # The clock

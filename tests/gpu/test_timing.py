@@ -14,7 +14,7 @@ from probes.formats import checksum
 from probes.gpu.facts import Gpu
 from probes.gpu.kernels import Launch, Launches, int64
 from probes.gpu.memory import POISON, Buffer, Region
-from probes.gpu.timing import Arm, Output
+from probes.gpu.timing import Arm, Output, replay_s
 from tests.host_arms import SIZE, TILES, arm, kernel
 from tests.host_gpu import HostGpu, Running
 from tests.host_kernels import KERNELS
@@ -93,13 +93,51 @@ def test_all_outputs_and_what_is_read_after_it_is_written_are_poisoned(
     one, other = Buffer.of(np.arange(8, dtype=np.uint32)), Buffer.of(np.zeros(256, np.uint8), 2)
     mine = slotted(host_gpu)
     mine.also = (Output(one, 8, np.arange(8, dtype=np.uint32)),)
-    mine.stale = (Region(other.address + 16, 64, 8, 1), Region(other.address + 256, 64, 4, 1))
+    mine.stale = (Region(other.address + 16, 64, 8, 2), Region(other.address + 256, 64, 4, 1))
     mine.poison()
     assert (one.download(np.uint8, one.size) == POISON).all()
     seen = other.download(np.uint8, other.size)
-    assert list(np.flatnonzero(seen)) == [*range(16, 24), *range(256, 260)]
+    assert list(np.flatnonzero(seen)) == [*range(16, 24), *range(80, 88), *range(256, 260)]
     with pytest.raises(WrongResult, match=r"before timing \(8 of 8 differ\)"):
         mine.build(opened.stream)
+
+
+def test_a_kernel_that_stops_writing_is_seen_after_timing(host_gpu: HostGpu, opened: Gpu) -> None:
+    """The words of the launch before would still stand there."""
+    mine, usual, seen = slotted(host_gpu), KERNELS["harness_read"], [0]
+
+    def lazy(x: Running, *args: int) -> None:
+        x.repeats = False
+        seen[0] += 1
+        if seen[0] <= 1 + 3:
+            usual.run(x, *args)
+
+    host_gpu.kernels["harness_read"] = replace(usual, run=lazy)
+    mine.build(opened.stream)
+    mine.graphs[0].replay()  # type: ignore[index]  # built just now
+    opened.stream.sync()
+    with pytest.raises(WrongResult, match=r"after timing \(4 of 4 differ\): element 0 is '0xffffffff"):
+        mine.recheck()
+
+
+def test_words_that_another_arm_left_in_a_slot_do_not_pass(host_gpu: HostGpu, opened: Gpu) -> None:
+    """Slots are common to all arms of a case."""
+    mine = slotted(host_gpu)
+    mine.build(opened.stream)
+    mine.recheck()
+    usual = KERNELS["harness_read"]
+    host_gpu.kernels["harness_read"] = replace(usual, run=lambda x, *args: None)
+    with pytest.raises(WrongResult, match=r"before timing \(4 of 4 differ\): element 0 is '0xffffffff"):
+        mine.build(opened.stream)
+
+
+def test_launches_that_were_planted_are_time_and_no_launches(host_gpu: HostGpu, opened: Gpu) -> None:
+    """Four of 2 us, and one more: 2.5 us a launch."""
+    host_gpu.noise, host_gpu.seconds = 0.0, lambda x: 2e-6
+    mine = arm(host_gpu)
+    mine.launches, mine.extra = [*mine.launches, mine.launches[0]], 1
+    mine.build(opened.stream)
+    assert replay_s(opened.stream, mine) == pytest.approx(2.5e-6)
 
 
 @pytest.mark.parametrize(("whole", "launches"), [(False, 1), (True, 3)])
