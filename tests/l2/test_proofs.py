@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from probes.engine import machine_code
+from probes.gpu import graph
 from tests.host_gpu import HostGpu, Running
 from tests.host_run import Commands
 
@@ -89,3 +92,38 @@ def test_so_is_one_of_the_last_layer_alone(small_l2: HostGpu, commands: Commands
     small_l2.kernels["l2_rope_store_plain"] = replace(usual, run=lazy)
     done = commands("l2", *argv)
     assert done.code == 1 and "plain/cu, before timing" in done.err
+
+
+STREAM = (*CU, "--case", "bandwidth24", "--arm", "pdl_entry")
+
+
+def test_an_arm_is_shown_to_start_when_it_does_and_to_replay_alike(
+    small_l2: HostGpu, commands: Commands
+) -> None:
+    row = commands("l2", *STREAM).by()["pdl_entry"]
+    assert row.overlap_s == pytest.approx(-400e-9) and row.missing == []
+    assert "3 replays equal to eager launches" in row.notes and "7 of 7 edges programmatic" in row.notes
+    small_l2.gap = lambda x: -3e-6 if x.pdl else 1e-6
+    assert commands("l2", *STREAM).by()["pdl_entry"].overlap_s == pytest.approx(3e-6)
+
+
+def test_edges_that_are_lost_are_a_missing_proof(small_l2: HostGpu, commands: Commands) -> None:
+    small_l2.lost_edges = 2
+    assert commands("l2", *STREAM).by()["pdl_entry"].missing == ["2 edges of the graph are not programmatic"]
+
+
+def test_so_are_programmatic_edges_that_nobody_asked_for(
+    small_l2: HostGpu, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph, "_edges", lambda captured: (7, 7))  # internals
+    by = commands("l2", *STREAM).by()
+    assert by["plain"].missing == ["7 edges are programmatic without the attribute"]
+    assert by["pdl_entry"].missing == []
+
+
+def test_so_is_a_wait_that_the_machine_code_lacks(
+    small_l2: HostGpu, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_code, "kernels", lambda probe, names, *rest: {n: [] for n in names})
+    by = commands("l2", *STREAM).by()
+    assert by["pdl_entry"].missing == ["no wait in the SASS of l2_stream_entry"] and not by["plain"].missing

@@ -22,6 +22,51 @@ def numba(file: str, old: str, new: str, why: str, tests: tuple[str, ...]) -> Mu
     return Mutant(f"kernels_numba/{file}.py", old, new, why, tests)
 
 
+WAIT, NUMBA_WAIT = "    late_wait<K>();\n", "        late_wait()\n"
+
+LOADS = (
+    "    late_wait<K>();\n"
+    "\n"
+    "    // Everything that the block reads is asked for at once, before the first barrier, which no load crosses. Four\n"
+    "    // lanes side by side have the same part of four keys, so that a query's part is one address for them.\n"
+    "    alignas(16) __shared__ float query[kQuery], weight[kDecode_group][kDecode_chunk];\n"
+    "    alignas(16) __shared__ uint8_t value[kDecode_chunk * kRow];\n"
+    "    const int key_lane = lane >> 2, position = warp * 8 + (lane & 3);\n"
+    "    const float* queries = q + kv_head * kQuery;\n"
+    "    const bool brings = t < kQuery / 4;\n"
+    "    Words4 four{}, piece[kPieces];\n"
+    "    if (brings) four = Plain::w4(reinterpret_cast<const uint8_t*>(queries + t * 4));\n"
+    "    KeyPart key[kKeys];\n"
+    "    const uint8_t *my_keys = keys + position * kRow + key_lane * 8, *my_values = values + t * 16;\n"
+    "#pragma unroll\n"
+    "    for (int k = 0; k < kKeys; ++k) key[k] = key_part(my_keys + 4 * k * kRow, position + 4 * k < count);\n"
+    "#pragma unroll\n"
+    "    for (int k = 0; k < kPieces; ++k)  // past the end zeros, under a weight of zero\n"
+    "        piece[k] = t / 16 + k * 16 < count ? Plain::w4(my_values + k * kThreads * 16) : Words4{};\n"
+)
+"""attention_split's wait, and all that it loads behind it."""
+
+NUMBA_LOADS = (
+    "        late_wait()\n"
+    "        # Everything that the block reads is asked for at once, before the first barrier: no load crosses it.\n"
+    "        # Four lanes side by side have the same part of four keys: a query's part is one address for them.\n"
+    "        query = cuda.shared.array(QUERIES, uint32, alignment=16)  # their bits\n"
+    "        weight = cuda.shared.array(WEIGHTS, float32, alignment=16)\n"
+    "        value = cuda.shared.array(VALUES, uint32, alignment=16)\n"
+    "        other = cuda.shared.array(QUERIES, float32, alignment=16)\n"
+    "        key_lane, position = int32(uint32(lane) >> uint32(2)), int32(warp * 8 + (lane & 3))\n"
+    "        four = none\n"
+    "        if t < QUERIES // 4:\n"
+    "            four = load16(advance(q, int64(kv_head) * QUERIES + t * 4), 0)\n"
+    "        my_keys, my_values = advance(keys, position * ROW + key_lane * 8), advance(values, t * 16)\n"
+    "        a = key_part(my_keys, 0, position < count)\n"
+    "        b = key_part(my_keys, 4 * ROW, position + 4 < count)\n"
+    "        rows = int32(count - (t >> 4))\n"
+    "        v0, v1 = piece(my_values, 0, rows), piece(my_values, 1, rows)\n"
+    "        v2, v3 = piece(my_values, 2, rows), piece(my_values, 3, rows)\n"
+)
+
+
 CPP = (
     cu("ring.cuh", "if (p == P - 1 && k == K - 1) barrier_arrive_if", "if (p == 0 && k == 0) barrier_arrive_if",
        "a stage released after its first read", L1_RING),
@@ -39,6 +84,7 @@ CPP = (
        "a wait too many", SASS),
     cu("attention.cuh", "(static_cast<ptrdiff_t>(row) * kv + kv - 1) * kDecode_head + i", "(static_cast<ptrdiff_t>(row) * kv) * kDecode_head + i",
        "keys and values stored at the first position", ("tests/kernels/test_l2_kernels.py",)),
+    cu("attention.cuh", LOADS, LOADS.replace(WAIT, "") + WAIT, "keys and values loaded before the wait", WAITS),
     cu("l2_ring.cuh", "        late_wait<K>();\n        if (!next8) return;", "        if (!next8) return;",
        "a ring's consumers do not wait", WAITS),
     cu("l2.cu", "    tail<K>(flags);\n    late_wait<K>();  // not", "    tail<K>(flags);  // not", "stream does not wait", WAITS),
@@ -64,6 +110,7 @@ NUMBA = (
           "attention does not wait", WAITS),
     numba("attention", "        prefetch(table, HEAD * 4)\n        late_wait()\n", "        prefetch(table, HEAD * 4)\n",
           "rope_store does not wait", WAITS),
+    numba("attention", NUMBA_LOADS, NUMBA_LOADS.replace(NUMBA_WAIT, "") + NUMBA_WAIT, "keys and values loaded before the wait", WAITS),
     numba("pdl", 'late_wait = waits if kind == "late" else nothing', "late_wait = nothing", "the late kind does not wait",
           ("tests/l2/test_table.py::test_the_machine_code_waits_where_it_should[sm_90-numba]",)),
     numba("pdl", 'early = waits if kind == "entry" else nothing', "early = nothing", "the entry kind does not wait",

@@ -9,8 +9,9 @@ from tests.mutants import Mutant
 SAFE = ("tests/engine/test_safeguards.py",)
 OUTCOMES = ("tests/engine/test_outcomes.py",)
 EDITED = ("tests/engine/test_outcomes.py", "tests/commands/test_replay_edited.py")
-L2 = ("tests/l2/test_measure.py",)
+L2 = ("tests/l2/test_proofs.py",)
 L3 = ("tests/l3/test_l3_rings.py", "tests/l3/test_l3_measure.py")
+PROOFS = ("tests/l2/test_proofs.py",)
 RULE = ("tests/engine/test_block_rule.py",)
 
 
@@ -65,7 +66,7 @@ OF_L1 = (
 OF_L2 = (
     l2("chain.output, stale=chain.stale, whole=True", "chain.output, whole=True", "the KV cache's last position not poisoned"),
     l2("chain.output, stale=chain.stale, whole=True", "chain.output, stale=chain.stale", "a chain's first copy checked alone"),
-    l2("caches.address + k * caches.pitch + at, *size", "caches.address + at, *size", "the first layer's last position poisoned alone"),
+    l2("caches.address + k * caches.pitch + at, *size", "caches.address + at, *size", "the first layer's last position poisoned alone", PROOFS),
     l2("own = {name: b.address + k * b.pitch for name, b in (*w.device.items()", "own = {name: b.address for name, b in (*w.device.items()",
        "all layers on copy 0"),
     l2("weights.address + (c * n + k) * weights.pitch", "weights.address + k * weights.pitch", "all chains on copy 0"),
@@ -74,7 +75,7 @@ OF_L2 = (
     l2("if not table.dispatch(v) and found:", "if False:", "programmatic edges without the attribute pass", L2),
     l2("        if v.graph and table.dispatch(v):\n", "        if False:\n", "replays not held to eager launches", L2),
     l2("out.overlap_s, out.notes = seen.median_s,", "out.overlap_s, out.notes = 0.0,", "overlap not looked at", L2),
-    l2("            for region in chain.stale:\n                region.poison()\n", "", "replays over a KV cache that is not poisoned", SAFE, "overlap"),
+    l2("            for region in chain.stale:\n                region.poison()\n", "", "replays over a KV cache that is not poisoned", PROOFS, "overlap"),
     l2('    if (words == clean.reshape(count, 2)).any():', "    if False:", "missing time stamps pass", ("tests/l2/test_proofs.py",), "overlap"),
     l2("machine_code.first(found[n], machine_code.WAIT) >= 0]", "machine_code.first(found[n], machine_code.WAIT) >= -1]",
        "a wait is always found", L2, "overlap"),

@@ -162,7 +162,7 @@ BENCHED = (
     ),
     Mutant(
         "probes/engine/run.py", "row.missing, row.notes = proof.missing, [", "row.notes = [", "missing proofs forgotten",
-        ("tests/l2/test_measure.py",),
+        ("tests/l2/test_proofs.py",),
     ),
 )  # fmt: skip
 

@@ -144,7 +144,7 @@ OF_JUDGE = (
     judge("        mine = [r for r in timed if r.backend == backend]\n        out += _Judged",
           "        mine = list(timed)\n        out += _Judged", "one language's rows decide for the other"),
     judge('again and again.role == "again" and first and first.role != "again"', "again and first",
-          "what is no repeat is an A/A pair", CONTESTS),
+          "what is no repeat is an A/A pair", JUDGE),
     judge("own = [r for r in self.all if not r.sweep and", "own = [r for r in self.all if", "a sweep's points judged"),
 )  # fmt: skip
 
