@@ -9,6 +9,7 @@ import pytest
 
 from probes import __main__, cli
 from probes.commands import replay
+from probes.core.types import BadInput
 from probes.engine import judge, old_rule, processes
 from probes.engine import run as engine
 from probes.engine.block_rule import BlockRule
@@ -85,6 +86,12 @@ def test_replay_ends_as_the_verdicts_do(tmp_path: Path, capsys: pytest.CaptureFi
     assert replayed(path, head(), [r for r in go if r.backend == "cu"]) == 4, "one language is gone"
 
 
+def test_a_file_that_decides_nothing_ends_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alone = [r for r in made(0.8) if r.variant == "padded_loop"]
+    assert replayed(tmp_path / "l1.json", head(), alone) == 3
+    assert "DIFFERS" not in capsys.readouterr().out
+
+
 def test_a_verdict_that_is_lost_ends_with_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, go = tmp_path / "l1.json", made(0.8)
     kept = [r for r in go if not (r.variant == "dispatch_dpl" and r.case == "attn_v_14b")]
@@ -97,6 +104,10 @@ def test_a_file_of_an_older_schema_is_judged_by_the_rule_of_its_time(tmp_path: P
     rows = made(0.8)
     for schema, rule in ((1, old_rule.Windows), (2, old_rule.Windows), (3, BlockRule)):
         assert type(replay.rule_of(head(schema=schema), rows)) is rule
+    rings = {"padded_loop": ("padded_ring", None), "padded_loop_aa": ("padded_ring_aa", "padded_ring")}
+    for r in [r for r in rows if r.variant in rings]:
+        name, of = rings[r.variant]
+        rows.append(replace(r, variant=name, of=of))
     old = replay.rejudged(rows, ["l1"], head(schema=2), tmp_path)
     new = replay.rejudged(rows, ["l1"], head(schema=3), tmp_path)
     assert {r.verdict for r in old} == {r.verdict for r in new} == {"GO"}
@@ -124,6 +135,15 @@ def test_a_floor_is_converted_to_the_bar_s_own_metric() -> None:
     assert bars.judge_ratio(ratio, ratio, ratio, 0.049, bar).verdict == "INCONCLUSIVE"
     assert bars.judge_ratio(ratio, ratio, ratio, 0.047, bar).verdict == "GO"
     assert bars.judge_ratio(ratio, ratio, ratio, 1.5, bar).verdict == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize(("blocks_s", "clocks"), [(3, 0), (8, 1), (8, 8), (0, 1)])
+def test_a_row_s_blocks_and_clocks_fit_together(blocks_s: int, clocks: int) -> None:
+    good = contest(count=2)
+    good.check()
+    bad = replace(good, blocks_s=[1e-5] * blocks_s, block_clock_hz=[1e9] * clocks)
+    with pytest.raises(BadInput, match="no whole blocks of 4"):
+        bad.check()
 
 
 def test_pooled_blocks_keep_who_came_first() -> None:

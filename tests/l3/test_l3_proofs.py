@@ -36,3 +36,17 @@ def test_load_is_told_over_all_SMs(l3_gpu: HostGpu, commands: Commands) -> None:
     l3_gpu.smid = lambda block: 0
     by = commands("l3", *ARGV).by()
     assert by["form_b"].load_balance == 2.0, "three blocks on one of two SMs"
+
+
+def test_the_sums_between_a_pair_s_kernels_are_held_to_the_oracle(
+    l3_gpu: HostGpu, commands: Commands
+) -> None:
+    """Spoilt once the second kernel has read them, so that its own words are right."""
+
+    def change(x: Running) -> None:
+        x.gpu.at(x.launch.args[0], np.float32, 4)[2] += 1
+        x.gpu.allocation(x.launch.args[0]).written()
+
+    l3_gpu.wrong("l3_swiglu_quant", change=change)
+    done = commands("l3", "--backend", "cu", "--windows", "2", "--nf", "32", "--variant", "pair")
+    assert done.code == 1 and "pair/cu, before timing (1 of 64 differ): element 2" in done.err

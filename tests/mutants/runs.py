@@ -10,6 +10,7 @@ SAFE = ("tests/engine/test_safeguards.py",)
 OUTCOMES = ("tests/engine/test_outcomes.py",)
 EDITED = ("tests/engine/test_outcomes.py", "tests/commands/test_replay_edited.py")
 L2 = ("tests/l2/test_proofs.py",)
+L3_PROOFS = ("tests/l3/test_l3_proofs.py",)
 L3 = ("tests/l3/test_l3_rings.py", "tests/l3/test_l3_measure.py")
 PROOFS = ("tests/l2/test_proofs.py",)
 RULE = ("tests/engine/test_block_rule.py",)
@@ -98,14 +99,14 @@ OF_L3 = (
     l3("(o.buffer.address + k * o.buffer.pitch for o in outputs)", "(o.buffer.address for o in outputs)", "L3 writes to one slot"),
     l3("words = kept[0].buffer.address + k * kept[0].buffer.pitch if kept else 0", "words = kept[0].buffer.address if kept else 0",
        "L3 hands over in one slot"),
-    l3("also=tuple(outputs[1:]), kept=kept)", "kept=kept)", "a pair's intermediate not checked"),
+    l3("also=tuple(outputs[1:]), kept=kept)", "kept=kept)", "a pair's intermediate not checked", L3_PROOFS),
     l3("also=tuple(outputs[1:]), kept=kept)", "also=tuple(outputs[1:]))", "L3's words not held to 0",
        ("tests/gpu/test_harness.py::test_a_counter_that_a_kernel_leaves_is_seen", *L3)),
     l3("w.size, w, slots=d.copies)", "w.size, w)", "one slot of L3 checked"),
     l3("        if (seen == 0xFFFFFFFF).any():", "        if False:",
        "a block that was left out passes", ("tests/l3/test_l3_proofs.py",)),
     l3("        if counts.size > sms:\n", "        if False:\n", "blocks outside a partition pass", ("tests/l3/test_l3_proofs.py",)),
-    l3("return float(counts.max() / (launch.grid / sms))", "return float(counts.max() / counts.mean())", "load over the SMs that were used"),
+    l3("return float(counts.max() / (launch.grid / sms))", "return float(counts.max() / counts.mean())", "load over the SMs that were used", L3_PROOFS),
     Mutant("probes/l3/analysis.py", "if r.geometry and (r.waves or 0.0) > 1.0:", "if r.geometry and (r.waves or 0.0) > 9.0:",
            "a ring that does not fit at once is judged", ("tests/l3/test_l3_judge.py",)),
 )  # fmt: skip
