@@ -45,13 +45,13 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def pytest(folder: Path, tests: Sequence[str], *argv: str) -> tuple[int, str]:
+def pytest(folder: Path, tests: Sequence[str], *argv: str, most_s: float = MOST_S) -> tuple[int, str]:
     """Exit code and output; 124 where it took too long."""
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *argv, *tests]
     quiet = {"PYTHONDONTWRITEBYTECODE": "1", "PROBES_MUTANT": "1"}
     try:
         done = subprocess.run(
-            command, cwd=folder, env={**os.environ, **quiet}, capture_output=True, text=True, timeout=MOST_S
+            command, cwd=folder, env={**os.environ, **quiet}, capture_output=True, text=True, timeout=most_s
         )
     except subprocess.TimeoutExpired:
         return 124, "took too long"
@@ -61,7 +61,7 @@ def pytest(folder: Path, tests: Sequence[str], *argv: str) -> tuple[int, str]:
 def failing(folder: Path, mutants: Sequence[Mutant]) -> list[str]:
     """Tests that fail as the tree stands, as options that leave them out."""
     every = list(dict.fromkeys(t for m in mutants for t in m.tests))
-    code, out = pytest(folder, every, "-p", "no:randomly")
+    code, out = pytest(folder, every, most_s=20 * MOST_S)
     lines = [x.split(" - ")[0] for x in out.splitlines()]
     bad = [x.split(maxsplit=1)[1] for x in lines if x.startswith(("FAILED ", "ERROR "))]
     if code not in (0, 1):

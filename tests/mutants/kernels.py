@@ -6,10 +6,19 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-L1_RING = ("tests/kernels/test_l1_ring.py",)
+_RING = "tests/kernels/test_l1_ring.py"
+L1_RING = (
+    f"{_RING}::test_no_count_of_rows_or_stages_hangs_or_drops_a_row",
+    f"{_RING}::test_a_ring_equals_the_oracle[host-cu-37x3584-ring]",
+    f"{_RING}::test_a_ring_equals_the_oracle[host-cu-11x13824-ring]",
+)
 L1_NUMBA = ("tests/kernels/test_l1_ring_numba.py",)
-RING_NUMBA = ("tests/kernels/test_ring_numba.py",)
-L3_HOST = ("tests/kernels/test_l3_kernels.py",)
+_NUMBA = "tests/kernels/test_ring_numba.py"
+RING_NUMBA = (
+    f"{_NUMBA}::test_l2_s_ring_kernels_equal_the_oracle_and_hand_on",
+    f"{_NUMBA}::test_every_group_is_quantised_once_whoever_has_its_rows",
+)
+L3_HOST = ("tests/kernels/test_l3_kernels.py::test_form_c_is_right_with_any_number_of_groups",)
 WAITS = ("tests/kernels/test_waits.py",)
 SASS = ("tests/l2/test_table.py::test_the_machine_code_waits_where_it_should[sm_90-cu]",)
 
@@ -83,7 +92,7 @@ CPP = (
        "        piece[k] = t / 16 + k * 16 < count ? Plain::w4(my_values + k * kThreads * 16) : Words4{};\n    late_wait<K>();\n",
        "a wait too many", SASS),
     cu("attention.cuh", "(static_cast<ptrdiff_t>(row) * kv + kv - 1) * kDecode_head + i", "(static_cast<ptrdiff_t>(row) * kv) * kDecode_head + i",
-       "keys and values stored at the first position", ("tests/kernels/test_l2_kernels.py",)),
+       "keys and values stored at the first position", ("tests/kernels/test_l2_kernels.py::test_every_kernel_of_a_layer_equals_the_oracle",)),
     cu("attention.cuh", LOADS, LOADS.replace(WAIT, "") + WAIT, "keys and values loaded before the wait", WAITS),
     cu("l2_ring.cuh", "        late_wait<K>();\n        if (!next8) return;", "        if (!next8) return;",
        "a ring's consumers do not wait", WAITS),
