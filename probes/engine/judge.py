@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import fsum
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -42,6 +42,8 @@ class Pair(NamedTuple):
 
 class Rule(Protocol):
     """How samples decide."""
+
+    every_case_answers: ClassVar[bool]  # whether a case of several answers the record too
 
     # What a group's rows say of a variant; None where nothing was measured that could decide.
     def part(self, rows: Sequence[Row], contest: Contest, row: Row, base: Row) -> Part | None: ...
@@ -221,6 +223,7 @@ class _Judged:
         like, found = part.row, part.found
         # a case of several, or another size, is not what the record asked
         asked = scope != "each" or (self.contest.over, self.contest.recorded_case) == ("each", case)
+        asked = asked or self.by.every_case_answers
         said = (
             record.figure(like.probe, self.contest.recorded_case, self.variant, "verdict") if asked else None
         )
