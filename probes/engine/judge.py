@@ -38,6 +38,11 @@ def over(a: Row, b: Row, seed: int) -> Interval:
     return intervals.weighted_ratio([(1, times(a), times(b))], seed)
 
 
+def family(rows: Sequence[Row], row: Row) -> list[Row]:
+    """The timed reads among `rows` that `row` is held against: its `read`, and further forms `of` that."""
+    return [r for r in rows if r.role == "read" and r.time_s and row.read and row.read in (r.variant, r.of)]
+
+
 def relate(rows: Sequence[Row], seed: int) -> None:
     """Ceilings, shares of a plain read and ratios of rows that were timed together, from their samples."""
     groups: dict[str, list[Row]] = {}
@@ -50,7 +55,7 @@ def relate(rows: Sequence[Row], seed: int) -> None:
             assert row.time_s, "timed rows alone are here"
             if ceiling and row.content_gbps:
                 row.read_ceiling_gbps, row.fraction_of_ceiling = ceiling, row.content_gbps / ceiling
-            if reads := [r.time_s for r in peers if r.time_s and r.variant == row.read]:
+            if reads := [r.time_s for r in family(peers, row) if r.time_s]:
                 row.same_bytes_read_s = min(reads)
                 row.fraction_of_same_bytes_read = min(reads) / row.time_s
             base = find(peers, row.group, row.baseline, row.backend) if row.baseline else None

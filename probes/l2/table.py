@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from probes.core.types import BACKENDS, Backend, BadInput, check_apart, check_case
 from probes.engine.probe import Case, Contest, Fit, Variant
@@ -71,6 +71,7 @@ class Launching(Variant):
     env: Mapping[str, str] | None = None
     """An environment of its own: PROBES_PDL=0 is the flip that decides; None is the caller's."""
     off: str = ""  # the arm of such kernels under PROBES_PDL=0
+    form: str = ""  # a kernel of ROWS in the place of the ring
 
 
 OFF = {"PROBES_PDL": "0"}
@@ -80,6 +81,16 @@ BASELINE = "plain"
 def _arm(name: str, kind: str, pdl: bool, trigger: Trigger = "end", **more: object) -> Launching:
     made = Launching(name=name, baseline=BASELINE, kind=kind, pdl=pdl, trigger=trigger)
     return replace(made, **more)  # type: ignore[arg-type]  # fields by name
+
+
+ROWS = {"ffn_down24": ("gpl_two",), "attn_v24": ("gpl_one", "gs_one", "dpl_one")}
+"""Kernels with a row per block that a chain is also made of: a lever is held against the best without it."""
+
+
+def _of_rows(form: str) -> tuple[Launching, Launching]:
+    late = "the same as dependents: wait late, let the successor start once weights are asked for"
+    plain = _arm(f"plain_{form}", "plain", False, form=form, what="ordinary launches of a row per block")
+    return plain, _arm(f"tail_{form}", "late", True, "tail", form=form, what=late)
 
 
 ARMS: tuple[Launching, ...] = (
@@ -110,14 +121,31 @@ ARMS: tuple[Launching, ...] = (
     _arm("pdl_late_off", "late", True, "start", env=OFF, what="pdl_late_trigger's under PROBES_PDL=0"),
     _arm("eager", "plain", False, graph=False, what="no graph: launch after launch"),
     _arm("eager_pdl", "late", True, "start", graph=False, what="no graph, launches as pdl_late_trigger"),
+    *(a for forms in ROWS.values() for form in forms for a in _of_rows(form)),
 )  # fmt: skip
 AGAIN = ("plain", "plain_aa", "plain_ab")
 RECORDED = "pdl_entry"
 JUDGED = ("pdl_entry", "pdl_entry_trigger", "pdl_late", "pdl_late_trigger", "pdl_late_tail")
 """Arms held against a bar; the recorded one first."""
 
-READS = {"read_chain": "plain", "read_chain_pdl": "pdl_late_trigger"}
-"""Chains that only read a ring chain's bytes, and the arm that each is launched as."""
+
+class ReadChain(NamedTuple):
+    """A chain that only reads: launched as an arm, by a stream kernel of so many bytes a block."""
+
+    arm: str
+    of: str = ""  # the family that it is a further form of
+    kernel: str = "stream"
+    tile: int = 16384
+    block: int = 256
+    smem_bytes: int = 0
+
+
+READS: dict[str, ReadChain] = {}
+"""Chains that only read a ring chain's bytes, in several forms: the fastest of a family counts."""
+for _family, _launched in (("read_chain", "plain"), ("read_chain_pdl", "pdl_late_trigger")):
+    READS[_family] = ReadChain(_launched)
+    READS[f"{_family}_8k"] = ReadChain(_launched, _family, "stream_8k", 8192, 64)
+    READS[f"{_family}_bulk"] = ReadChain(_launched, _family, "stream_bulk", 16384, 128, 16384 + 16)
 
 
 def _contest(chain: str, bar: str, first: str) -> Contest:
@@ -174,8 +202,8 @@ def dispatch(a: Launching, env: Mapping[str, str] | None = None) -> bool:
 
 def runs(a: Launching, chain: str) -> bool:
     """Whether an arm runs on a chain: no eager or off arms on a ring chain, no tail in an empty kernel."""
-    if chain in RING:
-        return a.name in (*AGAIN, *JUDGED)
+    if a.form or chain in RING:
+        return a.form in ROWS.get(chain, ()) if a.form else a.name in (*AGAIN, *JUDGED)
     return chain != "empty" or a.trigger != "tail"
 
 
@@ -314,5 +342,6 @@ def listing() -> list[str]:
     """What --list prints: ids of cases, variants and bars."""
     lines = [f"case     {name:18} {what}" for name, what in CHAINS.items()]
     lines += [f"variant  {a.name:18} {a.what}" for a in ARMS]
-    lines += [f"variant  {name:18} a chain of plain reads, launched as {of}" for name, of in READS.items()]
+    for name, read in READS.items():
+        lines.append(f"variant  {name:18} a chain of plain reads by {read.kernel}, launched as {read.arm}")
     return [*lines, *(f"bar      {c.bar}" for c in CONTESTS), f"bar      {TARGETS}"]

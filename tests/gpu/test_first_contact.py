@@ -11,7 +11,7 @@ import pytest
 from probes import __main__ as everything
 from probes import cli
 from probes.core.types import Fault
-from probes.engine import bench, digests, probe, run
+from probes.engine import digests, probe, reads, run
 from probes.gpu import facts
 from probes.report.rows import Row
 from tests.gpu.fake_driver import FakeDriver
@@ -100,7 +100,7 @@ def test_too_little_left_for_the_read(gpu: FakeDriver, capsys: pytest.CaptureFix
 
 def run_of(monkeypatch: pytest.MonkeyPatch, measure: Any) -> None:
     """A probe whose measuring is `measure`, on a GPU that is opened for real."""
-    monkeypatch.setattr(bench.Bench, "reserve", lambda self: None)
+    monkeypatch.setattr(reads, "reserve", lambda bench: None)
     monkeypatch.setattr(digests, "toolchain", dict)
     monkeypatch.setattr(run, "measured", measure)
 
