@@ -40,7 +40,7 @@ def arm_of(bench: Any, kernel: Any, stack: ExitStack, spoil: bool = False) -> An
 
 def test_no_time_without_a_check(gpu: Any) -> None:
     """Only a GPU has a clock and graphs; on the stand-in tests/gpu/test_harness.py says the same."""
-    from probes.gpu import timing
+    from probes.gpu import sampling
 
     bench, kernel = gpu.bench, gpu.kernel("l1_padded_loop")
     with ExitStack() as stack:
@@ -48,11 +48,11 @@ def test_no_time_without_a_check(gpu: Any) -> None:
         with pytest.raises(WrongResult, match="element 17"):
             wrong.build(bench.gpu.stream)
         with pytest.raises(AssertionError, match="build"):
-            timing.sample(bench.gpu.stream, [wrong], 2, bench.clock(), 0)
+            sampling.survey(bench.gpu.stream, [wrong], 2, bench.clock(), 0)
         right = arm_of(bench, kernel, stack)
         right.build(bench.gpu.stream)
         assert [g.nodes for g in right.graphs] == [5, 10]
-        found = timing.sample(bench.gpu.stream, [right], 3, bench.clock(), 0)["padded_loop"]
+        found = sampling.survey(bench.gpu.stream, [right], 3, bench.clock(), 0)["padded_loop"]
         assert found.time_s.shape == (3, 2)
         assert np.nanmedian(found.clock_hz) > 1e8
         right.close()

@@ -154,7 +154,7 @@ def test_a_short_run_gives_rows_and_verdicts(bench: Any) -> None:
         pytest.skip(f"nothing runs here: {rows[0].skipped}")
     assert all(r.bitwise for r in timed)
     assert not [m for r in rows for m in r.missing]
-    verdicts = {r.verdict for r in judge.judge(rows, table.CONTESTS, analysis, 0)}
+    verdicts = {r.verdict for r in judge.judge(rows, table.CONTESTS, analysis)}
     assert verdicts <= {"INCONCLUSIVE", "NO-GO"}  # one KV length is missing
 
 
