@@ -75,7 +75,7 @@ def test_blocks_of_a_pair_stand_one_after_another_in_whole_turns() -> None:
     """A process that ends on A B B A would swap who comes first in all that follows."""
 
     def pair(ratio: float, count: int, **more: object) -> Row:
-        own = {"role": "pair", "of": "dpl_loop", "windows": None, "retaken": 1}
+        own = {"role": "contest", "of": "dpl_loop", "windows": None, "retaken": 1}
         made = row("dpl_loop:padded_loop", 1e-3, **{**own, **more})
         made.samples_s = []
         made.blocks_s = blocks(ratio * 1e-3, 1e-3, np.random.default_rng(count), noise=0.0, count=count)
@@ -86,6 +86,7 @@ def test_blocks_of_a_pair_stand_one_after_another_in_whole_turns() -> None:
     assert len(joined.blocks_s) == 4 * (16 + 32 + 16) and joined.retaken == 3
     assert joined.block_clock_hz == [17.0] * 16 + [32.0] * 32 + [16.0] * 16
     assert joined.missing == ["another process"], "in one process is in all"
+    judge.relate([joined])
     found = joined.ratio_to_baseline, joined.ratio_low, joined.ratio_high
     assert found == pytest.approx((0.9, 0.9, 0.9)), "16 of 64 are no end"
     joined.check()
