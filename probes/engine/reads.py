@@ -27,10 +27,14 @@ from probes.formats import checksum
 from probes.gpu.kernels import Launch, int64
 from probes.gpu.memory import Buffer
 from probes.gpu.timing import Arm, Output
+from probes.report.rows import Row
 
 LARGE, LEAST_BYTES = "read_large", 1 << 30
 DEPENDENT = "pdl"
 """After a family's name: the family of its reads as dependents."""
+
+HOT, FASTER = "read_hot", 0.95
+"""The control's row, and the share of the cold read's time that it must stay below."""
 
 BARRIER_BYTES = 16
 """Of shared memory behind a tile that a bulk copy fills: its mbarrier, to a multiple of 16."""
@@ -162,3 +166,28 @@ def reserve(bench: Bench) -> Source:
 def ceilings(bench: Bench, case: Case, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]:
     """The large reads, 1 GiB a launch where memory allows, of each backend."""
     return arms(bench, case, LARGE, reserve(bench), backends, "ceiling")
+
+
+def control(bench: Bench, case: Case, family: str, source: Source, backend: Backend) -> tuple[Spec, Arm]:
+    """The default read of one copy, as often as there are copies: what a launch that is not cold takes."""
+    form = FORMS[0]
+    one = launch(bench, form, backend, source.data.address, source.size, source.out.address)
+    v = Variant(name=HOT, role="control", of=family)
+    plan = Planned(variant=v, kernel=form.kernel, config=form.config(source.size))
+    spec = Spec(case, plan, one.kernel)
+    want = source.want[form.tile]
+    return spec, Arm(spec.name, [one] * source.copies, Output(source.out, want.size, want))
+
+
+def hold(rows: Sequence[Row]) -> None:
+    """Mark rows that say they were cold where the hot control, which an L2 could hold, is no faster."""
+    for hot in [r for r in rows if r.role == "control" and r.time_s]:
+        same = next((r for r in rows if (r.variant, r.backend) == (hot.of, hot.backend) and r.time_s), None)
+        if same is None or not same.time_s or not hot.time_s or not same.l2_bytes:
+            continue
+        if 2 * (same.traffic_bytes or 0) <= same.l2_bytes and hot.time_s > FASTER * same.time_s:
+            for row in rows:
+                if row.cold:
+                    row.missing.append(
+                        f"a read of one copy alone is no faster than {same.variant}: not cold?"
+                    )

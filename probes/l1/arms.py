@@ -109,16 +109,20 @@ class LayoutArms(Arms):
     def reads(self, material: Layouts, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]:
         """Plain reads of as many bytes as the layouts store."""
         out: dict[str, list[tuple[Spec, Arm]]] = {}
-        w = material
+        w, hot = material, list[tuple[Spec, Arm]]()
         for layout, packed in w.host.packed.items():
             family = table.READ_OF.get(layout, f"read_{layout}")
             if family not in out:
                 source = reads.Source.of(packed.reshape(-1), w.device[layout], w.copies, w.stack)
                 out[family] = reads.arms(self.bench, w.case, family, source, backends)
-        return [arm for arms in out.values() for arm in arms]
+                if not hot and not w.case.sweep and not self.args.once:
+                    hot = [reads.control(self.bench, w.case, family, source, backends[0])]
+        return [*(arm for arms in out.values() for arm in arms), *hot]
 
     def settle(self, material: Layouts, planned: Planned, arm: Arm, row: Row, rows: Sequence[Row]) -> None:
-        """Nothing more to say."""
+        """What a dispatcher chose; and, once, whether the hot control was faster."""
+        if planned.variant.role == "control":
+            reads.hold(rows)
         if planned.variant.role == "choice":
             row.notes.append(f"dispatched to {planned.variant.of}")
 

@@ -60,7 +60,7 @@ def test_a_form_alone_and_what_it_needs(small_l1: HostGpu, commands: Commands) -
     assert [r.variant for r in rows] == [
         "padded_loop", "padded_ring", "gpl_ring", "padded_loop_aa", "padded_ring_aa",
         *(f.of(x) for x in ("read_large", "read_padded", "read_dpl") for f in reads.FORMS),
-        "gpl_ring:padded_ring", "padded_ring_aa:padded_ring",
+        "read_hot", "gpl_ring:padded_ring", "padded_ring_aa:padded_ring",
     ]  # fmt: skip
     rows = measured(commands, "--form", "loop", "--case", "attn_v_14b").rows
     assert not [r for r in rows if "ring" in r.variant]
