@@ -22,8 +22,8 @@ Role = Literal[
     "verdict",
 ]  # fmt: skip
 """What a row is: a variant; one again (A/A); what a dispatcher chose; a plain read; the large read; a read of
-one copy, which is hot; a kernel of a chain by its resources, or alone under the profiler; an empty pair's gap;
-a sweep's point; two arms side by side; a verdict."""
+one copy, which is hot; a kernel of a chain by its resources, or alone under the profiler; an empty pair's
+gap; a sweep's point; two arms side by side; a verdict."""
 
 
 class ProbeError(Exception):
