@@ -63,6 +63,12 @@ class Spec:
         """The arm's name inside a case."""
         return f"{self.planned.variant.name}/{self.backend}"
 
+    def rotates(self, arm: Arm) -> None:
+        """RuntimeError where launches that claim a rotation do not all read a copy of their own."""
+        read = arm.reads(self.planned.weights)
+        if self.rotation_bytes is not None and not 0 < len(read) == len(set(read)):
+            raise RuntimeError(f"{arm.name}: {len(read)} launches read {len(set(read))} copies of weights")
+
 
 @dataclass
 class Bench:
@@ -129,9 +135,10 @@ class Bench:
         """
         graphs, eager = ([x for x in arms if x[1].graph is want] for want in (True, False))
         with tried(f"{probe} {what}"), ExitStack() as stack:
-            for _, arm in arms:
+            for spec, arm in arms:
                 stack.callback(arm.close)
                 arm.build(self.gpu.stream)
+                spec.rotates(arm)
             rows = self._survey(probe, graphs, what)
             mine = [rows[s.name] for s, _ in graphs]
             pairs = self._contests(probe, mine, {s.name: a for s, a in graphs}, what) if contests else []
@@ -174,7 +181,7 @@ class Bench:
         known = times[np.isfinite(times)]
         if bad := times.size - known.size:
             told = f"{bad} of {times.size} samples had a slope at or below 0: another process on the GPU?"
-            row.missing.append(told)
+            row.notes.append(told)
             row.skipped = None if known.size else told
         row.baseline, row.read = v.baseline or None, spec.planned.read or None
         if not known.size:

@@ -35,6 +35,7 @@ class Planned:
     requested_bytes: int = 0  # bytes asked of L1, repeats included
     wavefronts: int | None = None
     steps: tuple[Any, ...] = ()  # of a chain: its launches
+    weights: tuple[bool, ...] = (True,)  # which of a step's launches have weights as their first argument
 
     @property
     def chain(self) -> bool:

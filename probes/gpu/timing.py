@@ -73,6 +73,17 @@ class Arm:
     graph: bool = True  # whether graphs are replayed, or launches enqueued anew each time
     edges: tuple[int, int] = (0, 0)  # (programmatic, all), read back from the captured graph
 
+    def reads(self, which: Sequence[bool]) -> list[int]:
+        """Addresses that its launches read weights from: the first argument of those in a step that do."""
+        return [
+            int(one.args[0])
+            for step in self.launches[: len(self.launches) - self.extra]
+            for one, read in zip(
+                step.launches if isinstance(step, Launches) else (step,), which, strict=False
+            )
+            if read
+        ]
+
     def build(self, stream: Any) -> None:
         """Check launches on a poisoned output, then make the n- and 2n-node graphs: no time is unchecked."""
         make = capture if self.graph else Eager.of

@@ -115,6 +115,7 @@ def of_steps(v: Launching, case: ChainCase, steps: tuple[Step, ...]) -> Planned:
     return Planned(
         variant=v, kernel=first.entry_point(v.kind), config=launch_config(first), steps=steps,
         content_bytes=content or None, traffic_bytes=size or None, read=read,
+        weights=tuple(str(*s.args[:1]).startswith("w.") for s in steps),
     )  # fmt: skip
 
 
