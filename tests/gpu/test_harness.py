@@ -201,7 +201,7 @@ def test_a_launch_order_that_keeps_one_copy_shows(host_gpu: HostGpu, opened: Gpu
 
 def test_weights_that_stay_in_the_cache_are_marked_hot(small_l1: HostGpu, commands: Commands) -> None:
     done = commands("l1", *CU_LOOP, "--windows", "2")
-    rows = [r for r in done.rows if r.samples_s]
+    rows = [r for r in done.rows if r.samples_s and r.role != "control"]
     assert rows and all(r.cold is False and any("hot" in n for n in r.notes) for r in rows)
     assert {r.verdict for r in done.verdicts} <= {"INCONCLUSIVE"} and done.code == 3
 
@@ -243,7 +243,8 @@ def test_a_neighbour_that_makes_a_slope_negative_is_no_time(small_l1: HostGpu, c
     """What it hits is measured again."""
     argv = (*CU_LOOP, "--windows", "4")
     usual = commands("l1", *argv)
-    small_l1.disturbed = lambda k: 1e-2 if k % 173 == 60 else 0.0
+    random = np.random.default_rng(6)
+    small_l1.disturbed = lambda k: 1e-2 * float(random.random() < 0.03)
     done = commands("l1", *argv)
     assert done.code == usual.code == 3
     assert {r.id: len(r.samples_s) for r in done.rows} == {r.id: len(r.samples_s) for r in usual.rows}
