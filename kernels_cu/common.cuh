@@ -191,6 +191,15 @@ struct Here {
         return load8(p);
 #endif
     }
+    static PROBES_FN uint32_t half(const uint8_t* p) {
+#ifdef __CUDA_ARCH__
+        uint16_t v;
+        asm volatile("ld.global.u16 %0, [%1];" : "=h"(v) : "l"(p) : "memory");
+        return v;
+#else
+        return load2(p);
+#endif
+    }
 };
 
 // The same number, of which the compiler knows nothing: it works out every address from it where it loads, and carries no
@@ -261,8 +270,8 @@ __device__ __forceinline__ T reduce_row(T acc) {
 }
 
 // The XOR of a block's words in thread 0, in two steps: each warp's own into `sums`, then the other warps' to thread 0's.
-template <int N>
-__device__ __forceinline__ uint32_t xor_warps(const Words4 (&v)[N], uint32_t (&sums)[kThreads / 32]) {
+template <int N, int W>
+__device__ __forceinline__ uint32_t xor_warps(const Words4 (&v)[N], uint32_t (&sums)[W]) {
     uint32_t x = 0;
 #pragma unroll
     for (int k = 0; k < N; ++k) x ^= v[k].w[0] ^ v[k].w[1] ^ v[k].w[2] ^ v[k].w[3];
@@ -273,9 +282,10 @@ __device__ __forceinline__ uint32_t xor_warps(const Words4 (&v)[N], uint32_t (&s
     return x;
 }
 
-__device__ __forceinline__ uint32_t xor_rest(uint32_t x, const uint32_t (&sums)[kThreads / 32]) {
+template <int W>
+__device__ __forceinline__ uint32_t xor_rest(uint32_t x, const uint32_t (&sums)[W]) {
 #pragma unroll
-    for (int k = 1; k < kThreads / 32; ++k) x ^= sums[k];
+    for (int k = 1; k < W; ++k) x ^= sums[k];
     return x;
 }
 #endif

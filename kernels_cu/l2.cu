@@ -1,10 +1,12 @@
 // L2: the kernels of four chains, each in the kinds of pdl.cuh.
 //
-//   stream          XOR of a 16 KiB tile per block, mixed with a word of the predecessor's result
+//   stream          XOR of a 16 KiB tile per block, mixed with a word of the predecessor's result; _8k, _bulk: the same in the
+//                   forms of harness.cu's reads
 //   compute, wide   multiply-adds on 4 or 48 words a thread, half of them before the predecessor is needed
 //   empty           nothing
 //   rms_quantise … add   a decode layer, see probes/formats/layer.py
 //   q4k_ring, q6k_ring   its matrices through a ring, see l2_ring.cuh; sm_90 and up
+//   gpl_two ... dpl_one   a q6_K matrix by a row per block, see l2_rows.cuh
 //   sleeper         lets its successor start, sleeps, then writes: what a missing wait is caught with
 //
 // Every kernel ends its arguments with flags (kTrigger, kStamp, kTail) and stamps (two words, read where kStamp is set).
@@ -13,28 +15,41 @@
 #include "bounds.cuh"
 #include "decode.cuh"
 #include "exports.cuh"
-#include "l2_ring.cuh"
+#include "l2_rows.cuh"
 #include "layouts.gen.cuh"
 #include "q6k.cuh"
+#include "reads.cuh"
 
 namespace probes {
 
-constexpr int kTileVectors = kChain_tile / (kThreads * 16);
 constexpr int kWarps = kThreads / 32, kPadWords = kPad40 / 4;
 
-template <Kind K>
-__device__ __forceinline__ void stream_form(const uint8_t* w, const uint32_t* prev, uint32_t* out, int flags, Stamp* stamps) {
+template <Kind K, class T>
+__device__ __forceinline__ void stream_of(const uint8_t* w, const uint32_t* prev, uint32_t* out, int flags, Stamp* stamps) {
     begin<K>(flags, stamps);
-    const uint8_t* tile = w + static_cast<ptrdiff_t>(blockIdx.x) * kChain_tile + threadIdx.x * 16;
-    Words4 v[kTileVectors];
-#pragma unroll
-    for (int k = 0; k < kTileVectors; ++k) v[k] = load16(tile + k * (kThreads * 16));
-    __shared__ uint32_t sums[kWarps];
+    Words4 v[T::kLoads];
+    T::fetch(v, w + static_cast<ptrdiff_t>(blockIdx.x) * T::kBytes, T::kVectors);
+    __shared__ uint32_t sums[T::kWarps];
     const uint32_t x = xor_warps(v, sums);
     tail<K>(flags);
     late_wait<K>();  // not before the loads are used: ptxas would sink them below it
     if (threadIdx.x == 0) out[blockIdx.x] = (xor_rest(x, sums) ^ prev[gridDim.x - 1 - blockIdx.x]) * kChain_mix + 1u;
     end(flags, stamps);
+}
+
+template <Kind K, class... Args>
+__device__ __forceinline__ void stream_form(Args... args) {
+    stream_of<K, LoadedTile<kChain_tile, kThreads>>(args...);
+}
+
+template <Kind K, class... Args>
+__device__ __forceinline__ void stream_8k_form(Args... args) {
+    stream_of<K, LoadedTile<8192, 64>>(args...);
+}
+
+template <Kind K, class... Args>
+__device__ __forceinline__ void stream_bulk_form(Args... args) {
+    stream_of<K, CopiedTile<kChain_tile, 128>>(args...);
 }
 
 template <int S>
@@ -146,6 +161,13 @@ __device__ __forceinline__ void q6k_form(const uint8_t* w, const uint8_t* x8, fl
     end(flags, stamps);
 }
 
+#define PROBES_ROWS_OF(layout, form)                                       \
+    template <Kind K, class... Args>                                       \
+    __device__ __forceinline__ void layout##_##form##_form(Args... args) { \
+        form##_rows<K, layout>(args...);                                   \
+    }
+PROBES_ROWS_OF(gpl, two) PROBES_ROWS_OF(gpl, one) PROBES_ROWS_OF(gs, one) PROBES_ROWS_OF(dpl, one)
+
 template <Kind K>
 __device__ __forceinline__ void quantise_form(const float* x, uint32_t* x8, int flags, Stamp* stamps) {
     begin<K>(flags, stamps);
@@ -194,6 +216,9 @@ __device__ __forceinline__ void empty_form(int flags, Stamp* stamps) {
 #define PROBES_TWO(name, bounds, params, ...)                       \
     PROBES_KERNEL(name, plain, kPlain, bounds, params, __VA_ARGS__) \
     PROBES_KERNEL(name, entry, kEntry, bounds, params, __VA_ARGS__)
+#define PROBES_ENDS(name, bounds, params, ...)                      \
+    PROBES_KERNEL(name, plain, kPlain, bounds, params, __VA_ARGS__) \
+    PROBES_KERNEL(name, late, kLate, bounds, params, __VA_ARGS__)
 #define PROBES_THREE(name, bounds, params, ...)   \
     PROBES_TWO(name, bounds, params, __VA_ARGS__) \
     PROBES_KERNEL(name, late, kLate, bounds, params, __VA_ARGS__)
@@ -201,6 +226,8 @@ __device__ __forceinline__ void empty_form(int flags, Stamp* stamps) {
 #define PROBES_END int flags, probes::Stamp *stamps
 
 PROBES_THREE(stream, PROBES_BOUNDS(stream), (const uint8_t* w, const uint32_t* prev, uint32_t* out, PROBES_END), w, prev, out)
+PROBES_ENDS(stream_8k, __launch_bounds__(64), (const uint8_t* w, const uint32_t* prev, uint32_t* out, PROBES_END), w, prev, out)
+PROBES_ENDS(stream_bulk, __launch_bounds__(128), (const uint8_t* w, const uint32_t* prev, uint32_t* out, PROBES_END), w, prev, out)
 PROBES_THREE(compute, PROBES_FREE, (const uint32_t* prev, uint32_t* out, int m, int c, int iters, PROBES_END), prev, out, m, c, iters)
 PROBES_THREE(wide, PROBES_FREE, (const uint32_t* prev, uint32_t* out, int m, int c, int iters, PROBES_END), prev, out, m, c, iters)
 PROBES_THREE(rms_quantise, PROBES_FREE, (const float* h, const float* gamma, uint32_t* x8, int n, float eps, PROBES_END), h, gamma, x8, n,
@@ -213,6 +240,12 @@ PROBES_THREE(q6k, PROBES_BOUNDS(q6k), (const uint8_t* w, const uint8_t* x8, floa
      int stages, int ahead, PROBES_END)
 PROBES_THREE(q4k_ring, PROBES_RING_Q4K_BOUNDS, PROBES_L2_RING, w, x8, next8, out, nbe, row_stride, od, rows, stages, ahead)
 PROBES_THREE(q6k_ring, PROBES_RING_BOUNDS, PROBES_L2_RING, w, x8, next8, out, nbe, row_stride, od, rows, stages, ahead)
+#define PROBES_L2_ROWS \
+    (const uint8_t* w, const uint8_t* x8, uint32_t* next8, float* out, int nbe, int row_stride, PROBES_END)
+PROBES_ENDS(gpl_two, PROBES_BOUNDS(two), PROBES_L2_ROWS, w, x8, next8, out, nbe, row_stride)
+PROBES_ENDS(gpl_one, PROBES_BOUNDS(one), PROBES_L2_ROWS, w, x8, next8, out, nbe, row_stride)
+PROBES_ENDS(gs_one, PROBES_BOUNDS(one), PROBES_L2_ROWS, w, x8, next8, out, nbe, row_stride)
+PROBES_ENDS(dpl_one, PROBES_BOUNDS(one), PROBES_L2_ROWS, w, x8, next8, out, nbe, row_stride)
 PROBES_THREE(rope_store, PROBES_FREE,
              (const float* qkv, const float* table, float* q, uint16_t* cache, int heads, int kv_heads, int kv, PROBES_END), qkv,
              table, q, cache, heads, kv_heads, kv)
@@ -234,10 +267,13 @@ extern "C" __global__ void __launch_bounds__(probes::kThreads)
 #define PROBES_ROW(name) {"l2_" #name, reinterpret_cast<const void*>(l2_##name)}
 #define PROBES_ROWS2(name) PROBES_ROW(name##_plain), PROBES_ROW(name##_entry)
 #define PROBES_ROWS3(name) PROBES_ROWS2(name), PROBES_ROW(name##_late)
+#define PROBES_ROWSE(name) PROBES_ROW(name##_plain), PROBES_ROW(name##_late)
 static const probes::Export kExports[] = {
     PROBES_ROWS3(stream), PROBES_ROWS3(compute),    PROBES_ROWS3(wide),            PROBES_ROWS3(rms_quantise),
     PROBES_ROWS3(q4k),    PROBES_ROWS3(q6k),        PROBES_ROWS3(rope_store),      PROBES_ROWS3(attention_split),
     PROBES_ROWS2(quantise), PROBES_ROWS2(add),      PROBES_ROWS2(swiglu_quantise), PROBES_ROWS2(attention_combine),
     PROBES_ROWS2(empty),  PROBES_ROW(sleeper),  PROBES_ROWS3(q4k_ring),            PROBES_ROWS3(q6k_ring),
+    PROBES_ROWSE(gpl_two), PROBES_ROWSE(gpl_one),   PROBES_ROWSE(gs_one),         PROBES_ROWSE(dpl_one),
+    PROBES_ROWSE(stream_8k), PROBES_ROWSE(stream_bulk),
 };
 PROBES_EXPORT(kExports)

@@ -21,20 +21,26 @@
 #ifdef __CUDACC__
 namespace probes {
 
+// The activations of nbe super-blocks to next8, rotated by one unit: this thread's words of them, from `first` on.
+__device__ __forceinline__ void hand_on(const uint8_t* x8, uint32_t* next8, uint32_t nbe, uint32_t first, uint32_t every) {
+    if (!next8) return;
+    const uint32_t* from = reinterpret_cast<const uint32_t*>(x8);
+    const uint32_t words = nbe * 8 * (kPad40 / 4);
+    for (uint32_t i = first; i < words; i += every)
+        next8[i + kPad40 / 4 < words ? i + kPad40 / 4 : i + kPad40 / 4 - words] = from[i];
+}
+
 template <Kind K>
 struct PdlHooks {
     int ahead, flags;
     const uint8_t* x8;
     uint32_t* next8;
-    uint32_t words;  // of all activations
+    uint32_t nbe;
 
     __device__ __forceinline__ void before_activations() const {
         late_wait<K>();
-        if (!next8) return;
-        const uint32_t* from = reinterpret_cast<const uint32_t*>(x8);
         const uint32_t consumers = (ring_warps() - 1) * 32;
-        for (uint32_t i = blockIdx.x * consumers + threadIdx.x; i < words; i += ring_blocks() * consumers)
-            next8[i + kPad40 / 4 < words ? i + kPad40 / 4 : i + kPad40 / 4 - words] = from[i];
+        hand_on(x8, next8, nbe, blockIdx.x * consumers + threadIdx.x, ring_blocks() * consumers);
     }
 
     __device__ __forceinline__ void all_asked() const { tail<K>(flags); }
@@ -45,7 +51,7 @@ __device__ __forceinline__ void ring_matmul(const uint8_t* w, const uint8_t* x8,
                                             int row_stride, int od, int rows, int stages, int ahead, int flags,
                                             Stamp* stamps) {
     begin<K>(flags, stamps);
-    const PdlHooks<K> hooks{K == kLate ? ahead : 0, flags, x8, next8, static_cast<uint32_t>(nbe) * 8 * (kPad40 / 4)};
+    const PdlHooks<K> hooks{K == kLate ? ahead : 0, flags, x8, next8, static_cast<uint32_t>(nbe)};
     ring_form<F>(Ring(stages, rows, row_stride, nbe * F::kUnits), x8, nbe, Rows{w, out, static_cast<uint32_t>(od), nullptr},
                  hooks);
     end(flags, stamps);

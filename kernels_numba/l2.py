@@ -1,9 +1,11 @@
 """The L2 kernels of four chains, in the kinds of pdl.py.
 
 stream               XOR of 16 KiB per block, mixed with a word of the predecessor's result
+stream_8k, _bulk     the same in two of the forms of harness.py's reads
 compute, wide        multiply-adds on 4 or 48 words a thread
 rms_quantise … add   a decode layer, see probes/formats/layer.py
 q4k_ring, q6k_ring   see l2_ring.py
+gpl_two … dpl_one    a q6_K matrix by a row per block, see l2_rows.py
 sleeper              triggers, sleeps, then writes: shows a missing wait
 
 Arguments end with flags (TRIGGER, STAMP, TAIL) and stamps (two words).
@@ -15,7 +17,7 @@ from typing import Any
 
 from numba import float32, int32, int64, types, uint32, uint64
 
-from kernels_numba import attention, decode, l2_ring, pdl, q4k, q6k, q8, reductions, swiglu
+from kernels_numba import attention, decode, l2_ring, l2_rows, pdl, q4k, q6k, q8, reads, reductions, swiglu
 from kernels_numba.ops import BYTES, FLOATS, HALVES, LONGS, WORDS, gpu_ops
 from probes.formats.chains import CONSTANTS
 from probes.formats.layouts import layout
@@ -24,37 +26,36 @@ THREADS, WARPS, PAD_WORDS = 256, 8, 10
 _INT, _FLOAT = types.int32, types.float32
 
 
-def _stream(ops: SimpleNamespace, kind: str) -> Any:
-    from numba import cuda
+def _stream(tile: Callable[..., Any], size: int, threads: int) -> Callable[[SimpleNamespace, str], Any]:
+    def make(ops: SimpleNamespace, kind: str) -> Any:
+        from numba import cuda
 
-    gate = pdl.parts(kind)
-    begin, tail, late_wait, end = gate.begin, gate.tail, gate.late_wait, gate.end
-    advance, load16 = ops.advance, ops.load16
-    tile, mix = CONSTANTS.tile, CONSTANTS.mix
+        gate, fetch, of_warp = pdl.parts(kind), tile(ops, size, threads), reads.of_warp(ops)
+        begin, tail, late_wait, end = gate.begin, gate.tail, gate.late_wait, gate.end
+        advance, mix, warps, vectors = ops.advance, CONSTANTS.mix, threads // 32, size // 16
+        words = reads.SUMS
 
-    def kernel(w, prev, out, flags, stamps):
-        begin(flags, stamps)
-        t, b = int32(cuda.threadIdx.x), int64(cuda.blockIdx.x)
-        row = advance(w, b * tile + int64(t) * 16)
-        v0, v1, v2, v3 = load16(row, 0), load16(row, 4096), load16(row, 8192), load16(row, 12288)
-        x = uint32(v0[0] ^ v0[1] ^ v0[2] ^ v0[3] ^ v1[0] ^ v1[1] ^ v1[2] ^ v1[3])
-        x = uint32(x ^ v2[0] ^ v2[1] ^ v2[2] ^ v2[3] ^ v3[0] ^ v3[1] ^ v3[2] ^ v3[3])
-        sums = cuda.shared.array(WARPS, uint32, alignment=16)
-        for k in range(5):
-            x = uint32(x ^ uint32(cuda.shfl_xor_sync(0xFFFFFFFF, int32(x), 16 >> k)))
-        if t & 31 == 0:
-            sums[uint32(t) >> uint32(5)] = x
-        cuda.syncthreads()
-        tail(flags)
-        late_wait()  # not before the loads are used: ptxas would sink them below it
-        if t == 0:
-            for k in range(1, WARPS):
-                x = uint32(x ^ sums[k])
-            carry = prev[int64(cuda.gridDim.x) - 1 - b]
-            out[b] = uint32(uint32(uint32(x ^ carry) * uint32(mix)) + uint32(1))
-        end(flags, stamps)
+        def kernel(w, prev, out, flags, stamps):
+            begin(flags, stamps)
+            t, b = int32(cuda.threadIdx.x), int64(cuda.blockIdx.x)
+            x = of_warp(fetch(advance(w, b * size), vectors))
+            sums = cuda.shared.array(words, uint32, alignment=128)
+            if t & 31 == 0:
+                sums[uint32(t) >> uint32(5)] = x
+            cuda.syncthreads()
+            tail(flags)
+            late_wait()  # not before the loads are used: ptxas would sink them below it
+            if t == 0:
+                for k in range(1, warps):
+                    x = uint32(x ^ sums[k])
+                carry = prev[int64(cuda.gridDim.x) - 1 - b]
+                out[b] = uint32(uint32(uint32(x ^ carry) * uint32(mix)) + uint32(1))
+            end(flags, stamps)
 
-    return kernel
+        kernel.max_threads = threads  # type: ignore[attr-defined]  # for compile.py
+        return kernel
+
+    return make
 
 
 def _chain(words: int) -> Callable[[SimpleNamespace, str], Any]:  # words of a thread
@@ -272,7 +273,7 @@ def _sleeper(ops: SimpleNamespace) -> Any:
 
 
 _FORMS: dict[str, tuple[Callable[[SimpleNamespace, str], Any], tuple[Any, ...], bool]] = {
-    "stream": (_stream, (BYTES, WORDS, WORDS), True),
+    "stream": (_stream(reads.loaded, CONSTANTS.tile, THREADS), (BYTES, WORDS, WORDS), True),
     "compute": (_chain(CONSTANTS.narrow), (WORDS, WORDS, _INT, _INT, _INT), True),
     "wide": (_chain(CONSTANTS.wide), (WORDS, WORDS, _INT, _INT, _INT), True),
     "empty": (_empty, (), False),
@@ -288,6 +289,13 @@ _FORMS: dict[str, tuple[Callable[[SimpleNamespace, str], Any], tuple[Any, ...], 
 }  # fmt: skip
 """Kernel -> its maker, its own arguments, whether it has anything to do before the wait (a late kind)."""
 
+_ENDS: dict[str, tuple[Callable[[SimpleNamespace, str], Any], tuple[Any, ...]]] = {
+    "stream_8k": (_stream(reads.loaded, 8192, 64), (BYTES, WORDS, WORDS)),
+    "stream_bulk": (_stream(reads.copied, CONSTANTS.tile, 128), (BYTES, WORDS, WORDS)),
+    **{name: (make, (BYTES, BYTES, WORDS, FLOATS, _INT, _INT)) for name, make in l2_rows.FORMS.items()},
+}
+"""The same of kernels that are plain or late and nothing between."""
+
 
 def kernels() -> dict[str, tuple[Any, Any]]:
     """Every kernel as name -> (Python function, signature), ready for compile.py."""
@@ -297,5 +305,8 @@ def kernels() -> dict[str, tuple[Any, Any]]:
         signature = types.void(*own, _INT, LONGS)
         for kind in pdl.KINDS if late else pdl.KINDS[:2]:
             out[f"l2_{name}_{kind}"] = make(ops, kind), signature
+    for name, (make, own) in _ENDS.items():
+        for kind in ("plain", "late"):
+            out[f"l2_{name}_{kind}"] = make(ops, kind), types.void(*own, _INT, LONGS)
     out["l2_sleeper"] = _sleeper(ops), types.void(WORDS, WORDS, _INT, _INT)
     return out | l2_ring.kernels()

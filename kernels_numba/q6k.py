@@ -36,7 +36,10 @@ def _activation(ops: SimpleNamespace) -> Any:
 
 @once
 def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
-    """load(row, x8, unit, nbe) -> unit; term(unit, u) -> float32; checksum(unit) -> uint32."""
+    """load(row, x8, unit, nbe) -> unit; term(unit, u) -> float32; checksum(unit) -> uint32.
+
+    A unit is what piece(row, unit, nbe) gives, and after it activation(x8, unit).
+    """
     jit, load16, load8, load2, dp4a = ops.jit, ops.load16, ops.load8, ops.load2, ops.dp4a
     mul, add, float_of_half = ops.mul, ops.add, ops.float_of_half
     activation = _activation(ops)
@@ -57,7 +60,7 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
         )
 
     @jit
-    def load_gguf(row, x8, unit, nbe):  # see the module's docstring
+    def piece_gguf(row, unit, nbe):  # the weights of a unit; see the module's docstring
         ql, qh, sc, d = bases(unit, nbe)
         pair = uint32(uint32(unit) & uint32(7))
         chunk = uint32(pair >> uint32(2))
@@ -69,19 +72,23 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
         h4, h5, h6, h7 = load16(row, high + 16)
         scales = load2(row, int64(uint32(sc + uint32(2) * pair)))
         scale = load2(row, int64(d))
-        a = activation(x8, unit)
-        return n0, n1, n2, n3, n4, n5, n6, n7, h0, h1, h2, h3, h4, h5, h6, h7, scales, scale, a
+        return n0, n1, n2, n3, n4, n5, n6, n7, h0, h1, h2, h3, h4, h5, h6, h7, scales, scale
 
     @jit
-    def load_group(row, x8, unit, nbe):  # see the module's docstring
+    def piece_group(row, unit, nbe):  # likewise
         ql, qh, sc, d = bases(unit, nbe)
         pair = uint32(uint32(unit) & uint32(7))
         n0, n1, n2, n3 = load16(row, int64(uint32(ql + pair * uint32(16))))
         h0, h1 = load8(row, int64(uint32(qh + pair * uint32(8))))
         scales = load2(row, int64(uint32(sc + uint32(2) * pair)))
         scale = load2(row, int64(d))
-        a = activation(x8, unit)
-        return n0, n1, n2, n3, h0, h1, scales, scale, a
+        return n0, n1, n2, n3, h0, h1, scales, scale
+
+    piece = piece_group if lay.order == "group" else piece_gguf
+
+    @jit
+    def load(row, x8, unit, nbe):  # the whole unit
+        return (*piece(row, unit, nbe), activation(x8, unit))
 
     @jit
     def six_bits(nib, nib_shift, high, high_shift):  # four values 0..63 in one word
@@ -156,6 +163,5 @@ def functions(ops: SimpleNamespace, lay: Layout) -> SimpleNamespace:
     def checksum_group(v):  # -> uint32
         return uint32(v[0] + v[1] + v[2] + v[3] + v[4] + v[5] + tail_sum(v[6], v[7], v[8]))
 
-    if lay.order == "group":
-        return SimpleNamespace(load=load_group, term=term_group, checksum=checksum_group)
-    return SimpleNamespace(load=load_gguf, term=term_gguf, checksum=checksum_gguf)
+    term, checksum = (term_group, checksum_group) if lay.order == "group" else (term_gguf, checksum_gguf)
+    return SimpleNamespace(load=load, piece=piece, activation=activation, term=term, checksum=checksum)

@@ -63,11 +63,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def bench():
-    """A bench on GPU 0 with few windows: for tests of correctness, not of speed."""
+    """A bench on GPU 0 with few windows and blocks: for tests of correctness, not of speed."""
     from probes.engine.bench import Bench
     from probes.gpu import facts
 
-    return Bench(facts.open_gpu(0), seed=0, windows=2, progress=lambda line: None)
+    return Bench(facts.open_gpu(0), seed=0, windows=2, progress=lambda line: None, looks=(16,))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

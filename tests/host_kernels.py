@@ -18,6 +18,7 @@ from probes.formats import layer as decode_layer
 from probes.formats.layouts import LAYOUTS, Layout, layout
 from probes.formats.packing import unpack
 from tests.host_gpu import HostKernel, Running
+from tests.host_reads import READS, stream
 
 U8, U32, F16, F32, U64 = np.uint8, np.uint32, np.float16, np.float32, np.uint64
 THREADS = 256
@@ -51,12 +52,6 @@ def zero(x: Running, address: int, n: int = 1) -> None:
 # The harness
 
 
-def harness_read(x: Running, data: int, out: int, vectors: int) -> None:
-    found = checksum.read_xors(x.read(data, U8, 16 * vectors))
-    assert (x.launch.grid, x.launch.block) == (found.size, THREADS)
-    x.write(out, U32, found.size)[:] = found
-
-
 def harness_clock(x: Running, out: int) -> None:
     x.write(out, U64, 3)[:] = *x.clock(), 0
 
@@ -70,12 +65,13 @@ def q6k_sums(lay: Layout, x: Running, w: int, x8: int, out: int, nbe: int, strid
 
 
 def l1_rows(lay: Layout, form: str) -> Callable[..., None]:
-    """A row per block; `pf` and `pf3` sum two and three units per thread and no more."""
-    most = {"pf": 2 * THREADS, "pf3": 3 * THREADS}.get(form)
+    """A row per block; `one`, `two`, `pf` and `pf3` sum so many units per thread and no more."""
+    most = {"one": THREADS, "two": 2 * THREADS, "pf": 2 * THREADS, "pf3": 3 * THREADS}.get(form)
 
     def run(x: Running, w: int, x8: int, out: int, nbe: int, stride: int) -> None:
         od = x.launch.grid
-        assert x.launch.block == min(THREADS, (8 * nbe + 31) & ~31), "a warp without a unit"
+        if x.launch.kernel.startswith("l1_"):
+            assert x.launch.block == min(THREADS, (8 * nbe + 31) & ~31), "a warp without a unit"
         assert most is None or most - THREADS < 8 * nbe <= most, f"{form} drops units of such a row"
         if form == "stream":
             packed = x.read(w, U8, od * stride).reshape(od, stride)
@@ -111,12 +107,6 @@ def in_a_chain(kind: str) -> Callable[..., tuple[Any, ...]]:
     return before
 
 
-def stream(x: Running, w: int, prev: int, out: int) -> None:
-    n = x.launch.grid
-    tiles = checksum.read_xors(x.read(w, U8, n * chains.CONSTANTS.tile))
-    x.write(out, U32, n)[:] = chains.stream(tiles, x.read(prev, U32, n), 1)
-
-
 def compute(words: int) -> Callable[..., None]:
     def run(x: Running, prev: int, out: int, m: int, c: int, iters: int) -> None:
         assert (m, c) == (chains.FACTOR, chains.STEP) and x.launch.block == THREADS
@@ -136,6 +126,22 @@ def q6k_matmul(x: Running, w: int, x8: int, out: int, nbe: int, stride: int) -> 
     q6k_sums(layout("dpl"), x, w, x8, out, nbe, stride, x.launch.grid)
 
 
+def l2_rows(lay: Layout, form: str) -> Callable[..., None]:
+    rows = l1_rows(lay, form)
+
+    def run(x: Running, w: int, x8: int, next8: int, out: int, nbe: int, stride: int) -> None:
+        rows(x, w, x8, out, nbe, stride)
+        hand_on(x, x8, next8, nbe)
+
+    return run
+
+
+def hand_on(x: Running, x8: int, next8: int, nbe: int) -> None:
+    """Unit u of these activations becomes unit u + 1 of those."""
+    if next8:
+        x.write(next8, U8, nbe * 320)[:] = np.roll(x.read(x8, U8, nbe * 320), q8.PAD40)
+
+
 def l2_ring(form: str) -> Callable[..., None]:
     def run(
         x: Running, w: int, x8: int, next8: int, out: int, nbe: int, stride: int, od: int, *three: int
@@ -148,8 +154,7 @@ def l2_ring(form: str) -> Callable[..., None]:
             x.write(out, F32, od)[:] = q4k.reference(raw, given)
         else:
             q6k_sums(layout("dpl"), x, w, x8, out, nbe, stride, od)
-        if next8:  # unit u of these becomes unit u + 1 of those
-            x.write(next8, U8, given.size)[:] = np.roll(given, q8.PAD40)
+        hand_on(x, x8, next8, nbe)
 
     return run
 
@@ -205,7 +210,7 @@ def add(x: Running, a: int, b: int, out: int) -> None:
 
 
 L2: dict[str, tuple[str, Callable[..., None], bool]] = {
-    "stream": ("ppp", stream, True),
+    "stream": ("ppp", stream(), True),
     "compute": ("ppiii", compute(chains.CONSTANTS.narrow), True),
     "wide": ("ppiii", compute(chains.CONSTANTS.wide), True),
     "empty": ("", lambda x: None, False),
@@ -222,6 +227,16 @@ L2: dict[str, tuple[str, Callable[..., None], bool]] = {
     "add": ("ppp", add, False),
 }
 """Kernel -> types of its own arguments, what it does, whether it has a late kind."""
+
+L2_ENDS: dict[str, tuple[str, Callable[..., None]]] = {
+    "stream_8k": ("ppp", stream(8192, 64)),
+    "stream_bulk": ("ppp", stream(block=128, smem=16384 + 16)),
+    **{
+        f"{lay}_{form}": ("ppppii", l2_rows(layout(lay), form))
+        for lay, form in (("gpl", "two"), ("gpl", "one"), ("gs", "one"), ("dpl", "one"))
+    },
+}
+"""The same of those that are plain or late and nothing between."""
 
 
 # L3
@@ -297,7 +312,7 @@ RING = Resources(72)
 """So few registers that a ring's blocks fit all at once."""
 
 KERNELS: dict[str, HostKernel] = {
-    "harness_read": HostKernel("ppq", harness_read),
+    **{n: HostKernel("ppq", run) for n, run in READS.items()},
     "harness_clock": HostKernel("p", harness_clock),
     "harness_empty": HostKernel("", lambda x: None),
     **{
@@ -318,6 +333,11 @@ KERNELS: dict[str, HostKernel] = {
         for name, (types, run, late) in L2.items()
         for kind in ("plain", "entry", "late")
         if late or kind != "late"
+    },
+    **{
+        f"l2_{name}_{kind}": HostKernel(f"{types}ip", run, before=in_a_chain(kind))
+        for name, (types, run) in L2_ENDS.items()
+        for kind in ("plain", "late")
     },
     **{f"l3_{name}": HostKernel(types, run, Resources(200, 320)) for name, (types, run) in L3.items()},
     **{

@@ -140,7 +140,7 @@ def points_down(files: Sources) -> list[str]:
 
 
 def knows_no_tenant(files: Sources) -> list[str]:
-    """No probe's or variant's name is a string in core ... engine; docstrings are prose, roles no names."""
+    """No probe's or variant's name is a string in core ... engine; docstrings are prose."""
     tables = [probe.table(n) for n in PROBES]
     listed = [line.split() for t in tables for line in t.listing()]
     known = {words[1] for words in listed if words[0] in ("variant", "case")}
@@ -150,28 +150,12 @@ def knows_no_tenant(files: Sources) -> list[str]:
         if not p.startswith("probes/") or floor(module(p)) >= floor("probes.cli"):
             continue
         prose = {id(n.value) for n in ast.walk(_parse(text)) if isinstance(n, ast.Expr)}
-        prose |= {id(n) for n in _roles(_parse(text))}
         for node in ast.walk(_parse(text)):
             if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in prose:
                 continue
             if (node.value in known or named.search(node.value)) and (p, node.value) not in CACHES:
                 out.append(f"{p}:{node.lineno}: {node.value!r}")
     return out
-
-
-def _roles(tree: ast.Module) -> Iterator[ast.AST]:
-    """Words that are a row's role, one of which a variant is called too: as such an engine may know them."""
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Compare)
-            and isinstance(node.left, ast.Attribute)
-            and node.left.attr == "role"
-        ):
-            yield from node.comparators
-        elif isinstance(node, ast.keyword) and node.arg == "role":
-            yield node.value
-        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "Role":
-            yield from ast.walk(node.value)
 
 
 def unique_classes(files: Sources) -> list[str]:

@@ -18,11 +18,12 @@ Backend = Literal["numba", "cu"]
 BACKENDS: tuple[Backend, ...] = ("cu", "numba")  # C++ decides a verdict, Numba stands beside it
 
 Role = Literal[
-    "variant", "again", "choice", "read", "ceiling", "kernel", "alone", "gap", "point", "contest", "verdict"
+    "variant", "again", "choice", "read", "ceiling", "control", "kernel", "alone", "gap", "point", "contest",
+    "verdict",
 ]  # fmt: skip
-"""What a row is: a variant; one again (A/A); what a dispatcher chose; a plain read; the large read; a kernel
-of a chain by its resources, or alone under the profiler; an empty pair's gap; a sweep's point; two arms
-side by side; a verdict."""
+"""What a row is: a variant; one again (A/A); what a dispatcher chose; a plain read; the large read; a read of
+one copy, which is hot; a kernel of a chain by its resources, or alone under the profiler; an empty pair's
+gap; a sweep's point; two arms side by side; a verdict."""
 
 
 class ProbeError(Exception):

@@ -25,6 +25,9 @@ NEEDS: dict[str, tuple[str, tuple[int, int]]] = {
 }
 """How rows come into a stage, by an L1 form's name: what it takes, and since which compute capability."""
 
+_BULK = re.compile(r"_(ring|form_c|bulk)(_plain|_entry|_late)?$")
+"""Names of kernels that copy in bulk."""
+
 DEFAULT_BLOCKS = 2  # per SM where nobody swept: what the kernels' registers are bound to (launch_bounds.py)
 DEFAULT_ROWS = (8, 4, 2, 1)
 
@@ -43,7 +46,7 @@ def since(kernel: str) -> tuple[int, int]:
     """The first compute capability that has the instructions of a kernel by this name."""
     if kernel.endswith("_async"):
         return NEEDS["async"][1]
-    return NEEDS["ring"][1] if re.search(r"_(ring|form_c)(_plain|_entry|_late)?$", kernel) else (0, 0)
+    return NEEDS["ring"][1] if _BULK.search(kernel) else (0, 0)
 
 
 def consumer_warps(units: int) -> int:

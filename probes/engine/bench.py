@@ -1,4 +1,4 @@
-"""The bench: kernels of both backends, the plain reads beside them, and arms that become rows.
+"""The bench: kernels of both backends, and arms that become rows. The plain reads beside them: reads.py.
 
 An arm comes with a `Spec`. GPU and kernel packages meet in LOADERS, which has a row per backend.
 """
@@ -8,29 +8,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernels_cu import build
 from kernels_numba import compile as numba_compile
-from probes.core.types import BACKENDS, Backend, Binary, LaunchConfig, Progress, Unavailable
+from probes.core.types import BACKENDS, Backend, Binary, Progress, Unavailable
 from probes.device import pipeline
 from probes.engine import judge
 from probes.engine.compiling import Asked, compile_all
 from probes.engine.contests import Contests
 from probes.engine.plan import Planned, described, occupy
-from probes.engine.probe import Case, Variant
-from probes.formats import checksum
+from probes.engine.probe import Case
 from probes.gpu import sampling, timing
 from probes.gpu.driver import tried
 from probes.gpu.facts import Gpu
-from probes.gpu.kernels import Kernel, Launch, absent, bind, int64
-from probes.gpu.memory import Buffer
+from probes.gpu.kernels import Kernel, absent, bind
 from probes.gpu.sampling import Samples
-from probes.gpu.timing import Arm, Output
+from probes.gpu.timing import Arm
 from probes.report.rows import Row
 from probes.verdict import blocks
+
+if TYPE_CHECKING:
+    from probes.engine.reads import Source
 
 Loader = Callable[[str, Sequence[str], str, int, Progress], dict[str, Binary]]
 LOADERS: dict[Backend, Loader] = {
@@ -38,9 +40,8 @@ LOADERS: dict[Backend, Loader] = {
     "numba": numba_compile.binaries,
 }
 COMPILE = compile_all
-HARNESS = ("harness_read", "harness_clock")
+HARNESS = ("harness_read", "harness_read_32k", "harness_read_4k", "harness_read_bulk", "harness_clock")
 LOOPED_S = 50e-6  # from this time on launch overhead hides, and a plain event loop must agree
-LARGE, LEAST_READ_BYTES = "read_large", 1 << 30  # the row that is its case's ceiling, and what it is over
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Spec:
 
 @dataclass
 class Bench:
-    """One open GPU with the harness' kernels and the buffer of the read ceiling."""
+    """One open GPU with the harness' kernels. `reserved`: what the large reads read, once it was taken."""
 
     gpu: Gpu
     seed: int
@@ -83,12 +84,12 @@ class Bench:
     repeats: list[Row] = field(default_factory=list)  # the A/A pairs of the cases before
     _failed: dict[Backend, str] = field(default_factory=dict)
     _harness: dict[tuple[Backend, str], Kernel] = field(default_factory=dict)
-    _ceiling: tuple[Buffer, Buffer, NDArray[np.uint32], int] | None = None
+    reserved: Source | None = None
 
     def compile(self, wanted: Mapping[str, Sequence[str]], min_blocks: int = 0) -> None:
         """Compile what the cache lacks of all that will be asked for, the harness' kernels too, at once."""
         asked = [Asked(s, tuple(filter(self._able, names)), min_blocks) for s, names in wanted.items()]
-        asked.append(Asked("harness", HARNESS))
+        asked.append(Asked("harness", tuple(filter(self._able, HARNESS))))
         self._failed = COMPILE(asked, self.gpu.facts.arch, self.backends, self.progress)
 
     def _able(self, name: str) -> bool:
@@ -123,41 +124,6 @@ class Bench:
                 return self.harness("harness_clock", backend)
         why = "; ".join(f"{b}: {said}" for b, said in self.skipped.items())
         raise Unavailable(f"no backend works here: {why}")
-
-    def read(
-        self, case: Case, name: str, backend: Backend, data: Buffer, size: int, copies: int, out: Buffer,
-        want: NDArray[np.uint32],
-    ) -> tuple[Spec, Arm]:  # fmt: skip
-        """A plain read of `size` bytes of each of `copies` copies; `want`: the XOR of each 16 KiB tile."""
-        kernel, config = self.harness("harness_read", backend), read_config(size)
-        launches = [
-            Launch(kernel, config, (data.address + k * data.pitch, out.address, int64(size // 16)))
-            for k in range(copies)
-        ]
-        v = Variant(name=name, role="ceiling" if name == LARGE else "read")
-        plan = Planned(variant=v, kernel=kernel.name, config=config, content_bytes=size, traffic_bytes=size)
-        spec = Spec(case, plan, kernel, size * copies)
-        return spec, Arm(spec.name, launches, Output(out, config.grid, want))
-
-    def reserve(self) -> tuple[Buffer, Buffer, NDArray[np.uint32], int]:
-        """The large read's data, output, wanted XORs and bytes per launch; taken before any weights are."""
-        if self._ceiling is None:
-            free, _ = self.gpu.free_bytes()
-            size = min(LEAST_READ_BYTES, free // 8 >> 26 << 26)
-            if size == 0:
-                why = f"the GPU has only {free >> 20} MiB free; a read ceiling needs 1 GiB or more"
-                raise Unavailable(why)
-            seed = np.random.SFC64(self.seed).random_raw(1 << 23).view(np.uint8)
-            data = Buffer.of(seed, 4 * size // seed.nbytes)
-            data.pitch = size
-            want = np.tile(checksum.read_xors(seed), size // seed.nbytes)
-            self._ceiling = data, Buffer(4 * want.size), want, size
-        return self._ceiling
-
-    def ceilings(self, case: Case, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]:
-        """The large read, 1 GiB a launch where memory allows, of each backend."""
-        data, out, want, size = self.reserve()
-        return [self.read(case, LARGE, b, data, size, 4, out, want) for b in backends]
 
     def measure(
         self, probe: str, arms: Sequence[tuple[Spec, Arm]], what: str, contests: bool = True
@@ -231,8 +197,6 @@ class Bench:
         clocks = samples.clock_hz.reshape(-1)[np.isfinite(times)]
         row.throttled_samples = np.flatnonzero(clocks < blocks.SLOWED * usual_hz).tolist()
         row.throttled = len(row.throttled_samples)
-        if v.role == "ceiling" and (spec.planned.content_bytes or 0) < LEAST_READ_BYTES:
-            row.notes.append("less than 1 GiB: the GPU had no room for more")
         return row
 
     def row(self, probe: str, spec: Spec) -> Row:
@@ -254,11 +218,6 @@ def _median(values: NDArray[np.float64]) -> float:
     """Of those that are known; 0 where none is."""
     known = values[np.isfinite(values)]
     return float(np.median(known)) if known.size else 0.0
-
-
-def read_config(size: int) -> LaunchConfig:
-    """Geometry of a plain read of `size` bytes: one block per 16 KiB tile."""
-    return LaunchConfig(-(-size // checksum.READ_TILE_BYTES), 256)
 
 
 def cap_smem(kernel: Kernel, block: int, blocks: int, gpu: Gpu) -> int:

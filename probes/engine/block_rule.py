@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,7 @@ class BlockRule:
     tau: float
     usual_hz: float
     clock: str = ""
+    every_case_answers: ClassVar[bool] = False
 
     def part(self, rows: Sequence[Row], contest: Contest, row: Row, base: Row) -> Part | None:
         """By the blocks of the two."""

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import fsum
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -43,6 +43,8 @@ class Pair(NamedTuple):
 class Rule(Protocol):
     """How samples decide."""
 
+    every_case_answers: ClassVar[bool]  # whether a case of several answers the record too
+
     # What a group's rows say of a variant; None where nothing was measured that could decide.
     def part(self, rows: Sequence[Row], contest: Contest, row: Row, base: Row) -> Part | None: ...
     # Of a model's parts, each with its launches per decode step.
@@ -70,6 +72,11 @@ def compared(a: Row, b: Row) -> tuple[float, float | None, float | None]:
     return over(a, b) or ((a.time_s or math.nan) / (b.time_s or math.nan), None, None)
 
 
+def family(rows: Sequence[Row], row: Row) -> list[Row]:
+    """The timed reads among `rows` that `row` is held against: its `read`, and further forms `of` that."""
+    return [r for r in rows if r.role == "read" and r.time_s and row.read and row.read in (r.variant, r.of)]
+
+
 def relate(rows: Sequence[Row]) -> None:
     """Ceilings, shares of a plain read and ratios of rows that were timed together, from their samples.
 
@@ -85,7 +92,7 @@ def relate(rows: Sequence[Row]) -> None:
             assert row.time_s, "timed rows alone are here"
             if ceiling and row.content_gbps:
                 row.read_ceiling_gbps, row.fraction_of_ceiling = ceiling, row.content_gbps / ceiling
-            if reads := [r.time_s for r in peers if r.time_s and r.variant == row.read]:
+            if reads := [r.time_s for r in family(peers, row) if r.time_s]:
                 row.same_bytes_read_s = min(reads)
                 row.fraction_of_same_bytes_read = min(reads) / row.time_s
             base = find(peers, row.group, row.baseline, row.backend) if row.baseline else None
@@ -221,6 +228,7 @@ class _Judged:
         like, found = part.row, part.found
         # a case of several, or another size, is not what the record asked
         asked = scope != "each" or (self.contest.over, self.contest.recorded_case) == ("each", case)
+        asked = asked or self.by.every_case_answers
         said = (
             record.figure(like.probe, self.contest.recorded_case, self.variant, "verdict") if asked else None
         )

@@ -133,10 +133,7 @@ def decisions(said: Sequence[Row], again: Sequence[Row]) -> list[str]:
     """The same of verdicts and their figures alone: the words around them have changed since."""
     return verdicts(
         *(
-            [
-                replace(r, reason=None, of=None, baseline=None, scope=None, recorded=None, agrees=None)
-                for r in some
-            ]
+            [replace(r, reason=None, of=None, baseline=None, scope=None) for r in some]
             for some in (said, again)
         )
     )

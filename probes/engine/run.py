@@ -16,7 +16,18 @@ from typing import Any
 from probes.core.types import BACKENDS, Backend, BadInput, Unavailable
 from probes.device import facts as profiles
 from probes.engine import arms as binding
-from probes.engine import block_rule, digests, judge, machine_code, predict, probe, processes, profile, sweep
+from probes.engine import (
+    block_rule,
+    digests,
+    judge,
+    machine_code,
+    predict,
+    probe,
+    processes,
+    profile,
+    reads,
+    sweep,
+)
 from probes.engine.arms import Kernels
 from probes.engine.bench import Bench
 from probes.engine.plan import refused
@@ -96,7 +107,7 @@ def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], No
         if args.processes > 1:
             steps = processes.pooled(name, args, tell)
         else:
-            bench.reserve()
+            reads.reserve(bench)
             steps = measured(name, bench, args)
         seen["extra_versions"] = digests.toolchain()
     else:
@@ -165,7 +176,7 @@ def load(name: str, bench: Bench, args: argparse.Namespace) -> dict[Backend, dic
             mine: dict[str, Any] = {}
             for stem, symbols in wanted.items():
                 mine |= bench.kernels(stem, symbols, backend, held)
-            bench.harness("harness_read", backend)
+            reads.load(bench, backend)
             out[backend] = mine
         except Unavailable as error:
             bench.skipped[backend] = str(error)
@@ -237,14 +248,14 @@ def _case(
             return _all_refused(name, bench, args, case, str(error), tuple(mine))
         part = probe.plan(name)
         bound, skipped = binding.bind(name, part, arms, material, bench, case, variants, mine, args)
-        reads = arms.reads(material, list(mine))
-        if not case.sweep and (reads or any(s.planned.content_bytes for s, _ in bound)):
-            reads = [*bench.ceilings(case, list(mine)), *reads]
+        read = arms.reads(material, list(mine))
+        if not case.sweep and (read or any(s.planned.content_bytes for s, _ in bound)):
+            read = [*reads.ceilings(bench, case, list(mine)), *read]
         if args.once:
-            return arms.once(material, [*bound, *reads])
+            return arms.once(material, [*bound, *read])
         proofs = {s.name: arms.prove(material, s.planned, s) for s, _ in bound}
-        rows = bench.measure(name, [*bound, *reads], case.id, contests=not case.sweep)
-        for (spec, arm), row in zip([*bound, *reads], rows, strict=False):
+        rows = bench.measure(name, [*bound, *read], case.id, contests=not case.sweep)
+        for (spec, arm), row in zip([*bound, *read], rows, strict=False):
             if proof := proofs.get(spec.name):
                 row.overlap_s, row.load_balance = proof.overlap_s, proof.load_balance
                 row.missing, row.notes = proof.missing, [*row.notes, *proof.notes]

@@ -14,6 +14,7 @@ from probes.core.types import Unavailable
 from probes.device import tuning
 from probes.device.tuning import Chosen, Geometry
 from probes.engine import arms as binding
+from probes.engine import reads
 from probes.engine.arms import Kernels
 from probes.engine.bench import Bench, Spec
 from probes.engine.plan import Planned, refused
@@ -56,9 +57,9 @@ def rows_of(
                 except Unavailable as error:
                     v = Variant(name=name, role="point", of=name.partition("@")[0] if "@" in name else "")
                     skipped.append(refused(probe, case, v, backend, "measured", facts, str(error)))
-            reads = [*bench.ceilings(case, [backend]), *arms.reads(material, [backend])]
-            timed = quick.measure(probe, [*bound, *reads], case.id, contests=False)
-            for (spec, arm), row in zip([*bound, *reads], timed, strict=True):
+            read = [*reads.ceilings(bench, case, [backend]), *arms.reads(material, [backend])]
+            timed = quick.measure(probe, [*bound, *read], case.id, contests=False)
+            for (spec, arm), row in zip([*bound, *read], timed, strict=True):
                 arms.settle(material, spec.planned, arm, row, timed)
             given = {r.id for r in found}
             new = [r for r in [*timed, *skipped] if r.id not in given]  # the reads stand there once

@@ -14,7 +14,7 @@ from probes.formats.q8 import U8
 
 U32 = NDArray[np.uint32]
 
-READ_TILE_BYTES = 16384  # one block of the read kernel: 256 threads x 4 loads x 16 bytes
+READ_TILE_BYTES = 16384  # one block of the default read kernel: 256 threads x 4 loads x 16 bytes
 _REPEATS = {"gguf": (2, 4), "group": (1, 1)}  # how many units load each ql and each qh byte, by unit order
 
 
@@ -56,10 +56,10 @@ def stream_sums(packed: U8, lay: Layout, nbe: int, x8: U8) -> U32:
     return sums
 
 
-def read_xors(data: U8) -> U32:
-    """XOR of the 32-bit words of each 16 KiB tile; the last tile may be short. u8[n] -> u32[tiles]."""
-    whole = data.size // READ_TILE_BYTES * READ_TILE_BYTES
-    wide = np.bitwise_xor.reduce(data[:whole].view("<u8").reshape(-1, READ_TILE_BYTES // 8), axis=1)
+def read_xors(data: U8, tile: int = READ_TILE_BYTES) -> U32:
+    """XOR of the 32-bit words of each tile of so many bytes; the last may be short. u8[n] -> u32[tiles]."""
+    whole = data.size // tile * tile
+    wide = np.bitwise_xor.reduce(data[:whole].view("<u8").reshape(-1, tile // 8), axis=1)
     tiles: U32 = np.bitwise_xor.reduce(wide.view("<u4").reshape(-1, 2), axis=1)
     if whole < data.size:
         tiles = np.append(tiles, np.bitwise_xor.reduce(data[whole:].view("<u4"))).astype(np.uint32)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from probes.core.types import Backend, Unavailable
+from probes.engine import reads
 from probes.engine.arms import Kernels
 from probes.engine.bench import Bench, Spec
 from probes.engine.plan import Planned
 from probes.engine.probe import Arms, Case, Variant
 from probes.engine.profile import once
-from probes.formats import checksum
 from probes.formats.layouts import LAYOUTS
 from probes.gpu import timing
 from probes.gpu.kernels import Kernel, Launch, int32
@@ -108,20 +108,21 @@ class LayoutArms(Arms):
 
     def reads(self, material: Layouts, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]:
         """Plain reads of as many bytes as the layouts store."""
-        out: dict[tuple[str, Backend], tuple[Spec, Arm]] = {}
-        w = material
+        out: dict[str, list[tuple[Spec, Arm]]] = {}
+        w, hot = material, list[tuple[Spec, Arm]]()
         for layout, packed in w.host.packed.items():
-            want = checksum.read_xors(packed.reshape(-1))
-            for backend in backends:
-                key = table.READ_OF.get(layout, f"read_{layout}"), backend
-                if key not in out:
-                    sums = w.stack.enter_context(Buffer(4 * want.size))
-                    held, size = w.device[layout], packed.nbytes
-                    out[key] = self.bench.read(w.case, *key, held, size, w.copies, sums, want)
-        return list(out.values())
+            family = table.READ_OF.get(layout, f"read_{layout}")
+            if family not in out:
+                source = reads.Source.of(packed.reshape(-1), w.device[layout], w.copies, w.stack)
+                out[family] = reads.arms(self.bench, w.case, family, source, backends)
+                if not hot and not w.case.sweep and not self.args.once:
+                    hot = [reads.control(self.bench, w.case, family, source, backends[0])]
+        return [*(arm for arms in out.values() for arm in arms), *hot]
 
     def settle(self, material: Layouts, planned: Planned, arm: Arm, row: Row, rows: Sequence[Row]) -> None:
-        """Nothing more to say."""
+        """What a dispatcher chose; and, once, whether the hot control was faster."""
+        if planned.variant.role == "control":
+            reads.hold(rows)
         if planned.variant.role == "choice":
             row.notes.append(f"dispatched to {planned.variant.of}")
 

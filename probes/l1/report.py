@@ -7,7 +7,7 @@ from pathlib import Path
 
 from probes.core.types import BACKENDS, Shape
 from probes.engine import limit, sweep
-from probes.engine.judge import compared, find
+from probes.engine.judge import compared, family, find
 from probes.engine.probe import Case
 from probes.formats import layouts, traffic
 from probes.formats.layouts import LAYOUTS
@@ -53,9 +53,9 @@ def _nearest(rows: Sequence[Row], group: str, backend: str) -> limit.Nearest | N
     mine = [r for r in rows if (r.group, r.backend) == (group, backend) and r.samples_s and r.bitwise]
     mine = [r for r in mine if r.variant in names]
     best = min(mine, key=lambda r: r.time_s or 0.0, default=None)
-    if best is None or not best.fraction_of_same_bytes_read or not best.read:
+    if best is None or not best.fraction_of_same_bytes_read:
         return None
-    reads = [r for b in BACKENDS if (r := find(rows, group, best.read, b))]
+    reads = family([r for r in rows if r.group == group], best)
     return limit.nearest([best], reads, bars.targets("l1.limit").targets.get(group), medians=True)
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probes.core.types import Backend, Unavailable
 from probes.engine.arms import Kernels
@@ -55,30 +54,16 @@ EMPTY_COPIES = 8
 
 @dataclass
 class Opened:
-    """A case's chain of each backend, and for a ring's one more that reads the same bytes."""
+    """A case's chain of each backend; for a matrix's, by tile size, those that read `size` bytes a launch."""
 
     case: ChainCase
     chains: dict[Backend, Chain]
-    reads: dict[Backend, Chain] = field(default_factory=dict)
-    read_steps: tuple[Step, ...] = ()
+    reads: dict[int, dict[Backend, Chain]] = field(default_factory=dict)
+    size: int = 0
 
     def rotation_bytes(self, planned: Planned) -> int | None:
         """Bytes that the launches rotate over."""
         return next(iter(self.chains.values())).rotation_bytes
-
-
-@dataclass
-class LayerOnDevice:
-    """The decode layers' weights, shared by all KV lengths and chains.
-
-    `finals`: by KV length the words after all layers, once decode13's kernels were held to the oracle.
-    """
-
-    layer: data.LayerOracle
-    device: dict[str, Buffer]
-    shared: dict[str, Buffer]
-    count: int
-    finals: dict[int, NDArray[np.uint32]] = field(default_factory=dict)
 
 
 class ChainArms(Arms):
@@ -86,7 +71,7 @@ class ChainArms(Arms):
 
     def __init__(self, bench: Bench, args: argparse.Namespace, kernels: Kernels, keep: ExitStack) -> None:
         self.bench, self.args, self.kernels, self.keep = bench, args, kernels, keep
-        self.layers: LayerOnDevice | None = None
+        self.layers: data.LayerOnDevice | None = None
 
     # Opening a case
 
@@ -134,7 +119,7 @@ class ChainArms(Arms):
         start = words.start(tiles, self.bench.seed)
         own = place(stack, start=start, a=4 * tiles, b=4 * tiles)
         output = Output(own["b"], tiles, words.stream(checksum.read_xors(raw), start, n))
-        copies, held = _copied(addresses(own), weights, n, count), self.args.blocks_per_sm or 0
+        copies, held = _copied(addresses(own), {"w": weights}, n, count), self.args.blocks_per_sm or 0
         return Opened(case, {
             b: Chain(case, b, k, copies, output, self._capped(["stream"], k, held), size * n * count)
             for b, k in mine.items()
@@ -156,32 +141,36 @@ class ChainArms(Arms):
         return Chain(case, backend, mine, [addresses(own)] * 2, Output(own["b"], threads, want), smem)
 
     def _matrix(self, case: ChainCase, mine: Kernels, stack: ExitStack) -> Opened:
-        """A chain of one matrix, and the one that reads the same bytes."""
+        """A chain of one matrix in every layout that its kernels read, and those that read the same bytes."""
         m, n, seed = chains.MATRICES[case.chain], table.CHAIN, self.bench.seed
         self._room(case, mine, stack)
         self.bench.progress(f"{case.id}: {n} matrices of {m.shape}")
         raw = decode_layer.weights(m.shape, seed + 11, "q6_K")
-        packed, x8 = pack(raw, layout("dpl")), data.activations(m, seed + 12)
-        size, od = packed.nbytes, m.shape.od
-        tiles, rest = divmod(size, words.CONSTANTS.tile)
-        assert not rest, "a read chain reads whole tiles"
-        count = self._copies(case.id, size * n)
-        weights = stack.enter_context(Buffer.of(packed, n * count))
-        start = words.start(tiles, seed)
-        each = {"a8": x8.nbytes, "b8": x8.nbytes, "out": 4 * od * n, "a": 4 * tiles, "b": 4 * tiles}
+        x8, stored = data.activations(m, seed + 12), plan.stored(case.chain)
+        packed = {name: pack(raw, layout(name)) for name in stored}
+        size, od = packed["dpl"].nbytes, m.shape.od
+        assert size % words.CONSTANTS.tile == 0, "a read chain reads whole tiles"
+        count = self._copies(case.id, size * n, len(packed))
+        weights = {stored[x]: stack.enter_context(Buffer.of(p, n * count)) for x, p in packed.items()}
+        start = words.start(size // min(r.tile for r in table.READS.values()), seed)
+        each = {"a8": x8.nbytes, "b8": x8.nbytes, "out": 4 * od * n, "a": start.nbytes, "b": start.nbytes}
         shared = place(stack, start8=x8, start=start, **each)
         fixed = addresses(shared)
         fixed |= {f"out.{k}": fixed["out"] + 4 * od * k for k in range(n)}
         copies = _copied(fixed, weights, n, count)
-        want = expected(self.bench, m, raw, x8, next(iter(mine.values()))["l2_q6k_plain"], weights.address)
+        at = weights["w"].address
+        want = expected(self.bench, m, raw, x8, next(iter(mine.values()))["l2_q6k_plain"], at)
         output = Output(shared["out"], want.size, want.reshape(-1))
-        xors = words.stream(checksum.read_xors(packed.reshape(-1)), start, n)
-        read, rotation = Output(shared["b"], tiles, xors), size * n * count
-        multiplying, reading = (
-            {b: Chain(case, b, k, copies, x, rotation_bytes=rotation) for b, k in mine.items()}
-            for x in (output, read)
-        )
-        return Opened(case, multiplying, reading, chains.stream_steps(tiles=tiles, launches=n))
+
+        def bound(to: Output) -> dict[Backend, Chain]:
+            rotation = size * n * count
+            return {b: Chain(case, b, k, copies, to, rotation_bytes=rotation) for b, k in mine.items()}
+
+        reading = {}
+        for tile in {r.tile for r in table.READS.values()}:
+            xors, k = checksum.read_xors(packed["dpl"].reshape(-1), tile), size // tile
+            reading[tile] = bound(Output(shared["b"], k, words.stream(xors, start[:k], n)))
+        return Opened(case, bound(output), reading, size)
 
     def _room(self, case: ChainCase, mine: Kernels, stack: ExitStack) -> None:
         """Give the kernels of a ring chain all shared memory, until the stack closes.
@@ -206,7 +195,7 @@ class ChainArms(Arms):
         if fit * self.bench.gpu.facts.sms < step.grid:
             raise Unavailable(f"{step.grid} blocks of {kernel.name}, of which {fit} fit on an SM")
 
-    def _layers(self) -> LayerOnDevice:
+    def _layers(self) -> data.LayerOnDevice:
         """Seeded weights of one layer, copied until the layers are cold; made once a run."""
         if self.layers is None:
             self.bench.progress("decode13: weights of a 14B layer")
@@ -221,7 +210,7 @@ class ChainArms(Arms):
                 self.keep, gamma0=host.gamma[0], gamma1=host.gamma[1], h0=host.hidden, h1=size, h2=size
             )
             device = {name: self.keep.enter_context(Buffer.of(array, count)) for name, array in weights}
-            self.layers = LayerOnDevice(data.LayerOracle(host), device, shared, count)
+            self.layers = data.LayerOnDevice(data.LayerOracle(host), device, shared, count)
         return self.layers
 
     def _decode(self, case: ChainCase, mine: Kernels, stack: ExitStack) -> Opened:
@@ -264,9 +253,8 @@ class ChainArms(Arms):
 
     def arm(self, material: Opened, planned: Planned, name: str, backend: Backend) -> Arm:
         """A chain launched as one arm."""
-        v, reads = planned.variant, planned.variant.role == "read"
+        v, chain = planned.variant, material.chains[backend]
         assert isinstance(v, Launching), "an arm of L2"
-        chain = (material.reads if reads else material.chains)[backend]
         for step in planned.steps:
             if step.smem_bytes:
                 self._fits(chain.kernels[step.entry_point(v.kind)], step)
@@ -274,14 +262,19 @@ class ChainArms(Arms):
         return Arm(name, own, chain.output, stale=chain.stale, whole=True, graph=v.graph)
 
     def reads(self, material: Opened, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]:
-        """Chains that only read the same bytes."""
+        """Chains that only read the same bytes, in every form."""
         out: list[tuple[Spec, Arm]] = []
-        for backend, chain in material.reads.items():
-            for name, of in table.READS.items():
-                v = replace(table.arm(of), name=name, role="read", baseline="")
-                planned = plan.of_steps(v, material.case, material.read_steps)
-                spec = Spec(material.case, planned, chain.kernels[planned.kernel], chain.rotation_bytes)
-                out.append((spec, self.arm(material, planned, spec.name, backend)))
+        for backend in material.chains if material.reads else ():
+            for name, read in table.READS.items():
+                chain = material.reads[read.tile][backend]
+                steps = chains.stream_steps(tiles=material.size // read.tile, launches=table.CHAIN, form=read)
+                v = replace(table.arm(read.arm), name=name, role="read", of=read.of, baseline="")
+                planned = plan.of_steps(v, material.case, steps)
+                kernel = chain.kernels[planned.kernel]
+                if read.smem_bytes:  # as many blocks on an SM as it has shared memory for
+                    kernel.make_room(read.smem_bytes)
+                spec = Spec(material.case, planned, kernel, chain.rotation_bytes)
+                out.append((spec, Arm(spec.name, chain.launches(steps, v), chain.output, whole=True)))
         return out
 
     def prove(self, material: Opened, planned: Planned, spec: Spec) -> Evidence:
@@ -337,11 +330,11 @@ class ChainArms(Arms):
         return alone(self.bench, material.case, list(material.chains.values()), arms)
 
 
-def _copied(fixed: dict[str, int], weights: Buffer, n: int, count: int) -> list[dict[str, int]]:
-    """Addresses by name per copy of a chain of `n` launches with weights of their own."""
+def _copied(fixed: dict[str, int], weights: dict[str, Buffer], n: int, count: int) -> list[dict[str, int]]:
+    """Addresses by name per copy of a chain of `n` launches with weights of their own, `w.0` and on."""
+    at = {(x, k): b.address + k * b.pitch for x, b in weights.items() for k in range(n * count)}
     return [
-        {**fixed, **{f"w.{k}": weights.address + (c * n + k) * weights.pitch for k in range(n)}}
-        for c in range(count)
+        {**fixed, **{f"{x}.{k}": at[x, c * n + k] for x in weights for k in range(n)}} for c in range(count)
     ]
 
 

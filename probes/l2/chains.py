@@ -13,7 +13,7 @@ A launch writes the activations, rotated by one unit, for its successor: launch 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from probes.core.types import BadInput, Shape
@@ -24,19 +24,22 @@ from probes.formats import chains, q4k
 from probes.formats.layer import CONSTANTS, EPS, LAYER_14B, SCALE, Layer, splits
 from probes.formats.layouts import layout
 from probes.l2 import table
-from probes.l2.table import CHAIN, ChainCase
+from probes.l2.table import CHAIN, ChainCase, ReadChain
 
 BLOCK = 256
 RINGS = ("q4k_ring", "q6k_ring")
+ENDS = (*(f for forms in table.ROWS.values() for f in forms), "stream_8k", "stream_bulk")
+"""Kernels that are plain or late, and have no entry kind."""
+
 LATE = (
-    "stream", "compute", "wide", "rms_quantise", "q4k", "q6k", "rope_store", "attention_split", *RINGS,
+    "stream", "compute", "wide", "rms_quantise", "q4k", "q6k", "rope_store", "attention_split", *RINGS, *ENDS,
 )  # fmt: skip
 """Kernels that have something to do before they need their predecessor; the others have no late kind."""
 
 TRIGGER, STAMP, TAIL = 1, 2, 4
 """The kernels' flags: let the successor start at once; record start and end; let it start at the tail."""
 
-TAILS = ("stream", "compute", "wide", "q4k", "q6k", *RINGS)
+TAILS = ("stream", "compute", "wide", "q4k", "q6k", *RINGS, *ENDS)
 """Kernels that know TAIL; in an arm with a tail the others let their successor start at once."""
 
 NULL = "null"
@@ -167,12 +170,13 @@ def ping_pong(k: int) -> tuple[str, str]:
     return ("start" if k == 0 else "ab"[(k - 1) % 2]), "ab"[k % 2]
 
 
-def stream_steps(tiles: int = STREAM_TILES, launches: int = CHAIN) -> tuple[Step, ...]:
-    """bandwidth24: launch k reads its own weights `w.k`."""
-    size = tiles * chains.CONSTANTS.tile
-    return tuple(
-        Step("stream", "stream", tiles, (f"w.{k}", *ping_pong(k)), weight_bytes=size) for k in range(launches)
-    )
+def stream_steps(
+    tiles: int = STREAM_TILES, launches: int = CHAIN, form: ReadChain | None = None
+) -> tuple[Step, ...]:
+    """bandwidth24, or a chain of reads: launch k reads its own weights `w.k`."""
+    f = form or ReadChain("")
+    own = f.block, tiles * f.tile, f.smem_bytes
+    return tuple(Step("stream", f.kernel, tiles, (f"w.{k}", *ping_pong(k)), *own) for k in range(launches))
 
 
 def compute_steps(
@@ -335,16 +339,3 @@ def matrix_of(step: Step) -> Matrix | None:
         return None
     od = step.grid * (8 if step.kernel == "q4k" else 1)  # a row per warp, a row per block
     return Matrix(step.name, step.kernel, Shape(od, 256 * int(step.args[3])))
-
-
-def told(step: Step) -> str:
-    """A ring's geometry in words."""
-    *_, rows, stages, ahead = step.args
-    return f"ring: {stages} stages of {rows} rows, {ahead} fills prefetched beyond them in the late kind"
-
-
-def interfaces(steps: Sequence[Step]) -> list[tuple[Step, Step]]:
-    """Each different kernel of a chain with the one before it; of a chain of one kernel, that one twice."""
-    if len({s.kernel for s in steps}) == 1:
-        return [(steps[0], steps[0])]
-    return [(s, steps[k - 1]) for k, s in enumerate(steps)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from probes.formats import layer as decode_layer
 from probes.formats import q8
 from probes.formats.layer import F16
 from probes.l2.chains import Matrix
+
+if TYPE_CHECKING:
+    from probes.gpu.memory import Buffer
 
 
 def check(case: Case, args: argparse.Namespace) -> None:
@@ -53,6 +56,20 @@ class LayerOracle:
             table = decode_layer.rope_table(kv - 1)
             self._known[kv] = decode_layer.run_layer(self.host, left, self.host.hidden, table), left
         return self._known[kv]
+
+
+@dataclass
+class LayerOnDevice:
+    """The decode layers' weights, shared by all KV lengths and chains.
+
+    `finals`: by KV length the words after all layers, once decode13's kernels were held to the oracle.
+    """
+
+    layer: LayerOracle
+    device: dict[str, Buffer]
+    shared: dict[str, Buffer]
+    count: int
+    finals: dict[int, NDArray[np.uint32]] = field(default_factory=dict)
 
 
 def compare(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any], what: str) -> None:

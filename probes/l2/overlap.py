@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probes.core.types import Backend, LaunchConfig, Role, Unavailable, WrongResult
-from probes.engine import machine_code
-from probes.engine.bench import Bench, Spec, read_config
+from probes.engine import machine_code, reads
+from probes.engine.bench import Bench, Spec
 from probes.engine.plan import Planned, described, occupy
 from probes.engine.probe import Evidence, Variant
 from probes.formats import q6k
@@ -20,12 +20,12 @@ from probes.formats.checksum import bits
 from probes.formats.layer import F16
 from probes.gpu import counters
 from probes.gpu.graph import Eager, capture
-from probes.gpu.kernels import Kernel, Launch, Launches, int32, int64
+from probes.gpu.kernels import Kernel, Launch, Launches, int32
 from probes.gpu.memory import Buffer, Region
 from probes.gpu.timing import Arm, Output, synchronize
 from probes.l2 import chains, data, table
 from probes.l2.chains import Step
-from probes.l2.plan import beside, kernel_row, launch_config, steps_of
+from probes.l2.plan import beside, interfaces, kernel_row, launch_config, steps_of, told
 from probes.l2.table import ChainCase, Launching
 from probes.report.rows import Row
 from probes.verdict.blocks import F64
@@ -239,7 +239,7 @@ def check_layer(
 def kernel_rows(bench: Bench, chain: Chain, steps: Sequence[Step]) -> list[Row]:
     """A row for each kernel of a chain: registers, waves, tail, what fits beside its predecessor."""
     facts, rows = bench.gpu.facts, []
-    for step, before in chains.interfaces(list(dict.fromkeys(steps))):
+    for step, before in interfaces(list(dict.fromkeys(steps))):
         kernel, there = (chain.kernels[s.entry_point("plain")] for s in (step, before))
         config, there_config = (launch_config(s, chain.smem.get(s.kernel, 0)) for s in (step, before))
         row = kernel_row(chain.case, chain.backend, step, facts)
@@ -292,7 +292,7 @@ def alone(
             _check(bench, chain, steps, a)
             launches += _one_each(chain, steps, a)
     rows: list[Row] = []
-    with Buffer(4 * read_config(most).grid) as out:
+    with Buffer(4 * reads.FORMS[0].config(most).grid) as out:
         for chain in found:
             launches += _reads(bench, chain, steps_of(case, bench.gpu.facts, chain.backend), out)
         with counters.window():
@@ -331,7 +331,7 @@ def _one_each(chain: Chain, steps: Sequence[Step], a: Launching) -> list[tuple[S
 
 def _spec(chain: Chain, step: Step, kind: str, role: Role, x: Launch) -> Spec:
     v = Variant(name=f"profiled_{step.name}_{kind}", role=role, of=step.name)
-    note = chains.told(step) if step.smem_bytes and role == "alone" else ""
+    note = told(step) if step.smem_bytes and role == "alone" else ""
     size = step.weight_bytes or None
     planned = Planned(variant=v, kernel=x.kernel.name, config=x.config, content_bytes=size, note=note)
     return Spec(chain.case, planned, x.kernel)
@@ -343,8 +343,8 @@ def _reads(bench: Bench, chain: Chain, steps: Sequence[Step], out: Buffer) -> li
     for s in steps:
         if not s.weight_bytes or s.name in found:
             continue
-        kernel, config = bench.harness("harness_read", chain.backend), read_config(s.weight_bytes)
         weights = next(chain.copies[0][a] for a in s.args if isinstance(a, str) and a.startswith("w."))
-        launch = Launch(kernel, config, (weights, out.address, int64(s.weight_bytes // 16)))
+        form, of = reads.FORMS[0], (weights, s.weight_bytes, out.address)
+        launch = reads.launch(bench, form, chain.backend, *of)
         found[s.name] = _spec(chain, s, "read", "read", launch), launch
     return list(found.values())

@@ -19,6 +19,7 @@ from probes.device.tuning import Geometry
 from probes.engine.plan import Planned, described, occupy, refused
 from probes.engine.probe import Case, Variant
 from probes.formats import chains as words
+from probes.formats.layouts import layout
 from probes.l2 import chains, table
 from probes.l2.chains import ChainRing, Choices, Step
 from probes.l2.table import ChainCase, Launching
@@ -43,9 +44,16 @@ def kernels(args: argparse.Namespace) -> dict[str, list[str]]:
             "decode13": decode,
             "decode13_ring": [*decode, "q4k_ring", "q6k_ring"],
             "empty": ["empty"],
-        }.get(name, ["q6k_ring", "stream", "q6k"])
-    kinds = [(k, kind) for k in dict.fromkeys(found) for kind in KINDS if kind != "late" or k in chains.LATE]
-    return {"l2": [f"l2_{k}_{kind}" for k, kind in kinds]}
+        }.get(name, ["q6k_ring", "q6k", *(r.kernel for r in table.READS.values()), *table.ROWS.get(name, ())])
+    return {"l2": [f"l2_{k}_{kind}" for k in dict.fromkeys(found) for kind in kinds(k)]}
+
+
+def kinds(kernel: str) -> list[str]:
+    """The kinds that a kernel is compiled in."""
+    return [
+        k for k in KINDS
+        if (k != "late" or kernel in chains.LATE) and (k != "entry" or kernel not in chains.ENDS)
+    ]  # fmt: skip
 
 
 def steps_of(
@@ -67,18 +75,61 @@ def steps_of(
 def plan(v: Variant, case: Case, facts: DeviceFacts, args: argparse.Namespace, backend: Backend) -> Planned:
     """One arm's launches of a chain. Raises Unavailable with the reason for a SKIPPED row."""
     assert isinstance(v, Launching) and isinstance(case, ChainCase), "an arm of L2, on a chain"
+    if v.form:
+        return of_steps(v, case, row_steps(case.chain, v.form))
     return of_steps(v, case, steps_of(case, facts, backend, plain=v.kind == "plain"))
+
+
+def stored(chain: str) -> dict[str, str]:
+    """How a matrix chain's weights lie on the device: layout -> what its buffers' names begin with."""
+    own = dict.fromkeys(f.partition("_")[0] for f in table.ROWS[chain])
+    return {"dpl": "w"} | {name: f"w.{name}" for name in own if name != "dpl"}
+
+
+def row_steps(chain: str, form: str) -> tuple[Step, ...]:
+    """The launches of a matrix chain by a row per block; the words that they write are the rings'.
+
+    Raises Unavailable for a row that the kernel is not made for.
+    """
+    m, (name, _, each) = chains.MATRICES[chain], form.partition("_")
+    if not (0 < m.units <= 256 if each == "one" else 256 < m.units <= 512):
+        raise Unavailable(f"{form} does not suit a row of {m.units} units: {each} to each of 256 threads")
+    nbe, stride, w = m.shape.nbe, layout(name).row_stride(m.shape.nbe), stored(chain)[name]
+    hands = [chains.ping_pong(k) for k in range(table.CHAIN)]
+    return tuple(
+        Step(
+            m.name, form, m.shape.od, (f"{w}.{k}", f"{a}8", f"{b}8", f"out.{k}", nbe, stride),
+            weight_bytes=m.shape.od * stride,
+        )
+        for k, (a, b) in enumerate(hands)
+    )  # fmt: skip
 
 
 def of_steps(v: Launching, case: ChainCase, steps: tuple[Step, ...]) -> Planned:
     """A plan out of its launches."""
-    first, size = steps[0], sum(s.weight_bytes for s in steps)
-    read = ("read_chain_pdl" if v.pdl else "read_chain") if case.chain in chains.MATRICES else ""
+    first, size, read = steps[0], sum(s.weight_bytes for s in steps), ""
+    content = size
+    if (m := chains.MATRICES.get(case.chain)) and v.role != "read":
+        content = len(steps) * m.shape.od * m.row_stride
+        read = ("read_chain_pdl" if v.pdl else "read_chain") if content == size else ""
     return Planned(
         variant=v, kernel=first.entry_point(v.kind), config=launch_config(first), steps=steps,
-        content_bytes=size or None, traffic_bytes=size or None, read="" if v.name in table.READS else read,
+        content_bytes=content or None, traffic_bytes=size or None, read=read,
         weights=tuple(str(*s.args[:1]).startswith("w.") for s in steps),
     )  # fmt: skip
+
+
+def told(step: Step) -> str:
+    """A ring's geometry in words."""
+    *_, rows, stages, ahead = step.args
+    return f"ring: {stages} stages of {rows} rows, {ahead} fills prefetched beyond them in the late kind"
+
+
+def interfaces(steps: Sequence[Step]) -> list[tuple[Step, Step]]:
+    """Each different kernel of a chain with the one before it; of a chain of one kernel, that one twice."""
+    if len({s.kernel for s in steps}) == 1:
+        return [(steps[0], steps[0])]
+    return [(s, steps[k - 1]) for k, s in enumerate(steps)]
 
 
 def launch_config(step: Step, smem_bytes: int = 0, pdl: bool = False) -> LaunchConfig:
@@ -164,7 +215,7 @@ def _ring_point(name: str, family: str, point: RingPoint, case: ChainCase, facts
     arm = table.arm(ARM[point.launched])
     steps = chains.steps(case, facts, given, plain=point.launched == "plain")
     own = replace(arm, name=name, role="point", of=arm.name, baseline="")
-    rings = {s.name: chains.told(s) for s in steps if s.smem_bytes}
+    rings = {s.name: told(s) for s in steps if s.smem_bytes}
     return replace(
         of_steps(own, case, steps), note="; ".join(f"{matrix}, {text}" for matrix, text in rings.items())
     )
@@ -176,14 +227,14 @@ def digest(file: str, device: str) -> list[object]:
     for kv in table.KVS:
         steps += chains.decode_steps(kv)
     out: list[object] = [(s.name, s.args, LaunchConfig(s.grid, s.block)) for s in steps]
-    out += [(a.name, a.kind, a.pdl, a.trigger, a.graph, dict(a.env or {})) for a in table.ARMS]
+    out += [(a.name, a.kind, a.pdl, a.trigger, a.graph, dict(a.env or {}), a.form) for a in table.ARMS]
     out.append(table.COMPUTE_WAVES)
     out += [
         (case, {k: chains.as_ring(row, k) for k, row in rows.items()})
         for case, rows in tuning.of(device, "l2").items()
     ]
     rule: list[object] = [chains.MATRICES, chains.SHARE, chains.DEFAULT_ROWS, (MATRIX_POINTS, DECODE_POINTS)]
-    return [*out, *rule, table.READS]
+    return [*out, *rule, table.READS, table.ROWS]
 
 
 # Predicted
@@ -203,9 +254,7 @@ def predicted(
         }
     except Unavailable as error:
         return [refused("l2", case, plain, backend, "predicted", facts, str(error))]
-    rows = [
-        _kernel_row(case, backend, s, before, known, facts) for s, before in chains.interfaces(planned.steps)
-    ]
+    rows = [_kernel_row(case, backend, s, before, known, facts) for s, before in interfaces(planned.steps)]
     gap = facts.launch_s
     if gap is None:
         return rows
@@ -273,7 +322,7 @@ def beside(
     last = occupancy.last_wave(before.grid, facts.sms, max(1, alone))
     fits = occupancy.beside(there, last, new, facts)
     out = [f"beside {before.name}'s last wave ({last} blocks/SM at most): {fits} blocks/SM"]
-    return out + ([chains.told(step)] if step.smem_bytes else [])
+    return out + ([told(step)] if step.smem_bytes else [])
 
 
 def _body(step: Step, res: Resources, facts: DeviceFacts) -> float:

@@ -17,7 +17,8 @@ from probes.report.tables import format_percent, format_ratio, format_time
 from probes.verdict import bars, record
 
 READ = "read_chain_pdl"
-LATE = tuple(name for name in table.JUDGED if table.arm(name).kind == "late")
+LATE = tuple(a.name for a in table.ARMS if a.kind == "late" and a.pdl and a.graph and a.env is None)
+FORMS = tuple(a.name for a in table.ARMS if a.form)
 
 ALONE = (
     "Each kernel of the chains launched alone: a profiler lets no launch overlap another, so an arm has no "
@@ -92,7 +93,7 @@ def _winners(rows: Sequence[Row]) -> str:
             noise = analysis.noise(rows, group, backend)
             if noise is None:
                 continue
-            arms = [r for n in table.JUDGED if (r := find(rows, group, n, backend))]
+            arms = [r for n in (*table.JUDGED, *FORMS) if (r := find(rows, group, n, backend))]
             found = [r for r in arms if analysis.claimed(r, noise)]
             faster = [f"{r.variant} {_gain(r)}" for r in found if (r.ratio_to_baseline or 0.0) < 1]
             slower = [f"{r.variant} {_gain(r)}" for r in found if (r.ratio_to_baseline or 0.0) >= 1]
@@ -124,10 +125,10 @@ def _geometries(rows: Sequence[Row]) -> str:
 
 
 def _limit(rows: Sequence[Row], title: str, markdown: bool) -> list[str]:
-    """Each ring chain's fastest late arm beside the faster backend's chain that only reads its bytes."""
+    """Each ring chain's fastest late arm beside the fastest chain that only reads its bytes."""
     lines = []
     for chain in table.RING:
-        reads = [r for b in BACKENDS if (r := find(rows, chain, READ, b))]
+        reads = [r for r in rows if r.group == chain and r.samples_s and READ in (r.variant, r.of)]
         for backend in BACKENDS:
             mine = [r for name in LATE if (r := find(rows, chain, name, backend)) and r.bitwise]
             near = limit.nearest(mine, reads, bars.targets(table.TARGETS).targets.get(chain))

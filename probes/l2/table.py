@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from probes.core.types import BACKENDS, Backend, BadInput, check_apart, check_case
 from probes.engine.probe import Case, Contest, Fit, Variant
@@ -18,8 +18,7 @@ STEMS = ("l2",)
 BOUNDS_RECORDED: tuple[int, ...] = ()
 NEEDS = ((9, 0), "programmatic dependent launch needs sm_90 or later")
 
-CHAIN = 24
-"""Launches of the synthetic chains, as recorded."""
+CHAIN = 24  # launches of the synthetic chains, as recorded
 
 CHAINS: dict[str, str] = {
     "bandwidth24": f"{CHAIN} launches, each reads 58 MB of its own",
@@ -30,8 +29,7 @@ CHAINS: dict[str, str] = {
     "decode13_ring": "decode13 with its four matrices through ring kernels",
     "empty": f"{CHAIN} empty launches, and a pair: the launch gap itself",
 }
-MOST_SPLITS = 256
-"""Chunks of the KV cache at most: what attention_combine holds in shared memory."""
+MOST_SPLITS = 256  # chunks of the KV cache at most: what attention_combine holds in shared memory
 
 KVS = (128, 3254)
 """KV lengths of a decode layer, as recorded; the cache is f16."""
@@ -53,8 +51,7 @@ MATRICES: dict[str, tuple[str, ...]] = {
 }
 """The ring chains' matrices: what the tuning table has a row for."""
 
-COMPUTE_WAVES = 1.5
-"""compute24: waves of each launch, as recorded for the fused kernel on a GB10 (432 blocks on 48 x 6)."""
+COMPUTE_WAVES = 1.5  # of each launch of compute24: the fused kernel's on a GB10 (432 blocks on 48 x 6)
 
 Trigger = Literal["end", "start", "tail"]
 """When a kernel lets its successor start."""
@@ -71,6 +68,7 @@ class Launching(Variant):
     env: Mapping[str, str] | None = None
     """An environment of its own: PROBES_PDL=0 is the flip that decides; None is the caller's."""
     off: str = ""  # the arm of such kernels under PROBES_PDL=0
+    form: str = ""  # a kernel of ROWS in the place of the ring
 
 
 OFF = {"PROBES_PDL": "0"}
@@ -82,17 +80,21 @@ def _arm(name: str, kind: str, pdl: bool, trigger: Trigger = "end", **more: obje
     return replace(made, **more)  # type: ignore[arg-type]  # fields by name
 
 
+ROWS = {"ffn_down24": ("gpl_two",), "attn_v24": ("gpl_one", "gs_one", "dpl_one")}
+"""Kernels with a row per block that a chain is also made of: a lever is held against the best without it."""
+
+
+def _of_rows(form: str) -> tuple[Launching, Launching]:
+    late = "the same as dependents: wait late, let the successor start once weights are asked for"
+    plain = _arm(f"plain_{form}", "plain", False, form=form, what="ordinary launches of a row per block")
+    return plain, _arm(f"tail_{form}", "late", True, "tail", form=form, what=late)
+
+
 ARMS: tuple[Launching, ...] = (
     _arm("plain", "plain", False, what="a graph of ordinary launches: the baseline"),
-    _arm(
-        "plain_aa", "plain", False, role="again", of="plain",
-        what="the baseline again: what no lever at all looks like",
-    ),
+    _arm("plain_aa", "plain", False, role="again", of="plain", what="the baseline again: no lever at all"),
     _arm("plain_ab", "plain", False, role="again", of="plain", what="and once more"),
-    _arm(
-        "pdl_entry", "entry", True, off="pdl_entry_off",
-        what="waits first, its end lets the successor start: as recorded",
-    ),
+    _arm("pdl_entry", "entry", True, off="pdl_entry_off", what="waits first, no trigger: as recorded"),
     _arm(
         "pdl_entry_trigger", "entry", True, "start", off="pdl_entry_off",
         what="waits first, lets the successor start at once",
@@ -110,14 +112,31 @@ ARMS: tuple[Launching, ...] = (
     _arm("pdl_late_off", "late", True, "start", env=OFF, what="pdl_late_trigger's under PROBES_PDL=0"),
     _arm("eager", "plain", False, graph=False, what="no graph: launch after launch"),
     _arm("eager_pdl", "late", True, "start", graph=False, what="no graph, launches as pdl_late_trigger"),
+    *(a for forms in ROWS.values() for form in forms for a in _of_rows(form)),
 )  # fmt: skip
 AGAIN = ("plain", "plain_aa", "plain_ab")
 RECORDED = "pdl_entry"
 JUDGED = ("pdl_entry", "pdl_entry_trigger", "pdl_late", "pdl_late_trigger", "pdl_late_tail")
 """Arms held against a bar; the recorded one first."""
 
-READS = {"read_chain": "plain", "read_chain_pdl": "pdl_late_trigger"}
-"""Chains that only read a ring chain's bytes, and the arm that each is launched as."""
+
+class ReadChain(NamedTuple):
+    """A chain that only reads: launched as an arm, by a stream kernel of so many bytes a block."""
+
+    arm: str
+    of: str = ""  # the family that it is a further form of
+    kernel: str = "stream"
+    tile: int = 16384
+    block: int = 256
+    smem_bytes: int = 0
+
+
+READS: dict[str, ReadChain] = {}
+"""Chains that only read a ring chain's bytes, in several forms: the fastest of a family counts."""
+for _family, _launched in (("read_chain", "plain"), ("read_chain_pdl", "pdl_late_trigger")):
+    READS[_family] = ReadChain(_launched)
+    READS[f"{_family}_8k"] = ReadChain(_launched, _family, "stream_8k", 8192, 64)
+    READS[f"{_family}_bulk"] = ReadChain(_launched, _family, "stream_bulk", 16384, 128, 16384 + 16)
 
 
 def _contest(chain: str, bar: str, first: str) -> Contest:
@@ -132,7 +151,11 @@ def _contest(chain: str, bar: str, first: str) -> Contest:
 def _best(chain: str) -> Contest:
     """The fastest chain with the lever on against the fastest with it off."""
     flip = _contest(chain, "l2.best", RECORDED)
-    sides = {"pdl_best": JUDGED, "plain_best": (BASELINE,)}
+    rows = ROWS.get(chain, ())
+    sides = {
+        "pdl_best": (*JUDGED, *(f"tail_{form}" for form in rows)),
+        "plain_best": (BASELINE, *(f"plain_{form}" for form in rows)),
+    }
     return replace(flip, baseline="plain_best", variants=("pdl_best",), sides=sides)
 
 
@@ -182,8 +205,8 @@ def dispatch(a: Launching, env: Mapping[str, str] | None = None) -> bool:
 
 def runs(a: Launching, chain: str) -> bool:
     """Whether an arm runs on a chain: no eager or off arms on a ring chain, no tail in an empty kernel."""
-    if chain in RING:
-        return a.name in (*AGAIN, *JUDGED)
+    if a.form or chain in RING:
+        return a.form in ROWS.get(chain, ()) if a.form else a.name in (*AGAIN, *JUDGED)
     return chain != "empty" or a.trigger != "tail"
 
 
@@ -322,5 +345,6 @@ def listing() -> list[str]:
     """What --list prints: ids of cases, variants and bars."""
     lines = [f"case     {name:18} {what}" for name, what in CHAINS.items()]
     lines += [f"variant  {a.name:18} {a.what}" for a in ARMS]
-    lines += [f"variant  {name:18} a chain of plain reads, launched as {of}" for name, of in READS.items()]
+    for name, read in READS.items():
+        lines.append(f"variant  {name:18} a chain of plain reads by {read.kernel}, launched as {read.arm}")
     return [*lines, *(f"bar      {c.bar}" for c in CONTESTS), f"bar      {TARGETS}"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from probes.core.types import Backend, LaunchConfig, Unavailable, WrongResult
+from probes.engine import reads
 from probes.engine.arms import Kernels
 from probes.engine.bench import Bench, Spec, cap_smem
 from probes.engine.plan import Planned
@@ -153,15 +154,11 @@ class FusionArms(Arms):
 
     def reads(self, material: GateUp, backends: Sequence[Backend]) -> list[tuple[Spec, Arm]]:
         """A plain read of as many bytes as the weights hold; none in the sweep over waves."""
-        d, out = material, []
+        d = material
         if d.case.sweep == table.WAVES:
             return []
-        want = checksum.read_xors(d.raw.reshape(-1))
-        for backend in backends:
-            sums = d.stack.enter_context(Buffer(4 * want.size))
-            of = d.weights, d.raw.nbytes, d.copies
-            out.append(self.bench.read(d.case, plan.READ, backend, *of, sums, want))
-        return out
+        source = reads.Source.of(d.raw.reshape(-1), d.weights, d.copies, d.stack)
+        return reads.arms(self.bench, d.case, plan.READ, source, backends)
 
     def prove(self, material: GateUp, planned: Planned, spec: Spec) -> Evidence:
         """Load balance by a traced launch (a ring has none), and what the second kernel of a step costs."""

@@ -9,14 +9,23 @@ from pathlib import Path
 
 import pytest
 
+from probes.report import provenance
+from probes.report.provenance import Head
 from tests.l1.l1_rows import judged, measured
+
+
+def collect() -> Head:
+    """A head of a run of L1 in C++ alone."""
+    return provenance.collect(
+        mode="measure", device="test", seed=0, kernels_sha256="0", probes=("l1",), argv=["l1", "--backend"]
+    )
 
 
 def test_replay_gives_the_files_verdicts_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from probes import __main__ as main
-    from probes.report import provenance, store
+    from probes.report import store
 
-    head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
+    head = collect()
     rows = measured(0.83)
     path = tmp_path / "l1.json"
     store.write_json(path, head, [*rows, *judged(rows)])
@@ -37,28 +46,28 @@ def test_replay_gives_the_files_verdicts_again(tmp_path: Path, capsys: pytest.Ca
 def test_replay_says_what_it_cannot_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows twice, rows that no check stands behind, and verdicts whose rows are gone."""
     from probes import __main__ as main
-    from probes.report import provenance, store
+    from probes.report import store
 
-    head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
+    head = collect()
     rows, path = measured(0.83), tmp_path / "l1.json"
     verdicts = judged(rows)
     store.write_json(path, head, [*rows, rows[0], *verdicts])
     assert main.main(["replay", str(path)]) == 2
     assert f"two rows {rows[0].id} with samples" in capsys.readouterr().err
     store.write_json(path, head, [*(r for r in rows if r.variant != "dispatch_dpl"), *verdicts])
-    assert main.main(["replay", str(path)]) == 3
+    assert main.main(["replay", str(path)]) == 4
     assert "was GO in the file and cannot be judged" in capsys.readouterr().out
     store.write_json(path, head, [*(replace(r, bitwise=None) for r in rows), *verdicts])
-    assert main.main(["replay", str(path)]) == 3
+    assert main.main(["replay", str(path)]) == 4
 
 
 def test_replay_believes_samples_not_what_stands_beside_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from probes import __main__ as main
-    from probes.report import provenance, store
+    from probes.report import store
 
-    head = provenance.collect(mode="measure", device="test", seed=0, kernels_sha256="0", argv=["l1"])
+    head = collect()
     rows = measured(0.83)
     for row in rows:
         if row.variant == "dispatch_dpl":
@@ -75,5 +84,5 @@ def test_replay_believes_samples_not_what_stands_beside_them(
     for row in rows:
         row.bitwise = False
     store.write_json(path, head, rows)
-    assert main.main(["replay", str(path)]) == 3
+    assert main.main(["replay", str(path)]) == 4
     assert "none was reached" in capsys.readouterr().out

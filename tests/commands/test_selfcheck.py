@@ -22,8 +22,8 @@ def run(case: str, rng: np.random.Generator, b: float = 1.0) -> Row:
     times = blocks(20e-6, b * 20e-6, rng, noise=0.003)
     return Row(
         probe="selfcheck", case=case, variant="padded_loop_aa:padded_loop", backend="cu", source="measured",
-        device="test", role="contest", of="padded_loop_aa", baseline="padded_loop", bitwise=True, blocks_s=times,
-        block_clock_hz=[0.0] * (len(times) // 4),
+        device="test", role="contest", of="padded_loop_aa", baseline="padded_loop", bitwise=True,
+        blocks_s=times, block_clock_hz=[0.0] * (len(times) // 4),
     )  # fmt: skip
 
 

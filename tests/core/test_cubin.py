@@ -35,8 +35,8 @@ def test_a_cubin_says_what_its_kernels_cost(read_cubin: dict[str, bytes]) -> Non
         (found,) = cubin.kernels(read_cubin[arch]).items()
         assert found[0] == "harness_read"
         assert found[1].resources == known["numba", "harness_read", arch]
-        assert found[1].sections[".text"].size and found[1].resources.smem_bytes == 32
-    assert cubin.kernels(read_cubin["sm_75"])["harness_read"].resources.smem_bytes == 32
+        assert found[1].sections[".text"].size and found[1].resources.smem_bytes == 128
+    assert cubin.kernels(read_cubin["sm_75"])["harness_read"].resources.smem_bytes == 128
 
 
 @pytest.mark.parametrize("size", [0, 3, 63, 64, 500, -1])
@@ -76,7 +76,7 @@ def test_libraries_and_their_cubins(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         inside = machine_code.opcodes(path)
     except Unavailable as error:
         pytest.skip(str(error))
-    assert inside == machine_code.opcodes(path.with_suffix(".cubin")) and len(inside) == 3
+    assert inside == machine_code.opcodes(path.with_suffix(".cubin")) and len(inside) == 6
     rows = {r.name: r.resources for r in build.offline("harness.cu", "sm_90")}
     assert rows.keys() == inside.keys()
     assert rows["harness_read"] == resources.recorded()[1]["cu", "harness_read", "sm_90"]

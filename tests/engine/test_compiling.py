@@ -324,7 +324,7 @@ def test_the_bench_compiles_what_was_asked_for_before_it_binds(monkeypatch: pyte
     want = [
         Asked("l1", ("l1_gpl_loop",), 3),
         Asked("l1_ring", ("l1_gpl_async",), 3),  # an A100 has no bulk copies
-        Asked("harness", bench_module.HARNESS),
+        Asked("harness", tuple(n for n in bench_module.HARNESS if n != "harness_read_bulk")),
     ]
     assert calls == [(want, "sm_80", ("cu", "numba"))]
     with pytest.raises(Unavailable, match="no nvcc here"):

@@ -184,3 +184,25 @@ def test_a_judge_that_reads_notes_is_seen() -> None:
         found = moved_by_notes(rows, lambda r, a=analysis: judge.judge(r, table.CONTESTS, a))
         assert {line.partition(":")[0] for line in found} == words
     assert moved_by_notes(rows, lambda r: judge.judge(r, table.CONTESTS, true)) == []
+
+
+def test_the_fastest_of_a_family_of_reads_counts() -> None:
+    """A read and its further forms are a family; as dependents they are another."""
+    base = measured(0.8)[0]
+
+    def row(variant: str, time_s: float, **more: Any) -> Row:
+        own = {"variant": variant, "time_s": time_s, "samples_s": [time_s] * 4, "baseline": None}
+        return replace(base, **{**own, "windows": 2, **more})
+
+    def read(variant: str, time_s: float, of: str = "") -> Row:
+        return row(variant, time_s, role="read", of=of or None, read=None)
+
+    kernel, dependent = (row(f"k{k}", 4.0, read=name) for k, name in enumerate(("read_x", "read_x_pdl")))
+    rows = [
+        kernel, dependent, read("read_x", 3.0), read("read_x_4k", 2.0, "read_x"), read("read_x_pdl", 1.0),
+        read("read_y", 0.5),
+    ]  # fmt: skip
+    judge.relate(rows)
+    assert kernel.fraction_of_same_bytes_read == 0.5 and dependent.fraction_of_same_bytes_read == 0.25
+    assert [r.variant for r in judge.family(rows, kernel)] == ["read_x", "read_x_4k"]
+    assert rows[2].same_bytes_read_s is None and not judge.family(rows, rows[2])

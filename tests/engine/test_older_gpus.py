@@ -13,7 +13,7 @@ from probes.core.types import Resources, Unavailable
 from probes.device import facts as profiles
 from probes.device import pipeline
 from probes.engine import bench as bench_module
-from probes.engine import predict
+from probes.engine import predict, reads
 from probes.engine import probe as protocol
 from probes.engine.bench import Bench
 from probes.l1 import table as l1
@@ -64,11 +64,13 @@ def test_only_what_a_gpu_can_run_is_asked_for(
 
 
 def test_which_kernels_are_rings_is_read_off_their_names() -> None:
-    names = [*kernels("l1"), *kernels("l2", "--sweep"), *L3, "harness_read"]
+    names = [*kernels("l1"), *kernels("l2", "--sweep"), *L3, *reads.KERNELS]
     since = {n: pipeline.since(n) for n in names}
     assert {n for n, s in since.items() if s == (8, 0)} == {f"l1_{lay}_async" for lay in l1.READ_OF}
     rings = {n for n, s in since.items() if s == (9, 0)}
-    assert rings == {n for n in names if "ring" in n.split("_") or n == "l3_form_c"} and len(rings) == 12
+    bulk = {n for n in names if "bulk" in n.split("_")}
+    assert rings - bulk == {n for n in names if "ring" in n.split("_") or n == "l3_form_c"}
+    assert bulk == {"harness_read_bulk", "l2_stream_bulk_plain", "l2_stream_bulk_late"} and len(rings) == 15
     assert set(since.values()) == {(0, 0), (8, 0), (9, 0)}
 
 

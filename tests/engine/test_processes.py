@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from probes.core.types import BadInput, Unavailable
 from probes.engine import judge, processes
 from probes.report.rows import Row
+from tests.block_rows import blocks
 
 
 def row(variant: str, mean: float, notes: list[str] | None = None, **more: object) -> Row:
@@ -67,6 +69,39 @@ def test_ratios_are_of_the_joined_samples() -> None:
     assert rows[1].ratio_to_baseline == pytest.approx(0.8, abs=0.01)
     assert rows[1].ratio_low is not None and rows[1].ratio_high is not None
     assert rows[1].ratio_low <= 0.8 <= rows[1].ratio_high
+
+
+def test_blocks_of_a_pair_stand_one_after_another_in_whole_turns() -> None:
+    """A process that ends on A B B A would swap who comes first in all that follows."""
+
+    def pair(ratio: float, count: int, **more: object) -> Row:
+        own = {"role": "contest", "of": "dpl_loop", "windows": None, "retaken": 1}
+        made = row("dpl_loop:padded_loop", 1e-3, **{**own, **more})
+        made.samples_s = []
+        made.blocks_s = blocks(ratio * 1e-3, 1e-3, np.random.default_rng(count), noise=0.0, count=count)
+        made.block_clock_hz = [float(count)] * count
+        return made
+
+    joined = processes.join([pair(0.8, 17), pair(0.9, 32), pair(0.9, 16, missing=["another process"])])
+    assert len(joined.blocks_s) == 4 * (16 + 32 + 16) and joined.retaken == 3
+    assert joined.block_clock_hz == [17.0] * 16 + [32.0] * 32 + [16.0] * 16
+    assert joined.missing == ["another process"], "in one process is in all"
+    judge.relate([joined])
+    found = joined.ratio_to_baseline, joined.ratio_low, joined.ratio_high
+    assert found == pytest.approx((0.9, 0.9, 0.9)), "16 of 64 are no end"
+    joined.check()
+
+
+def test_a_pair_s_ratio_stands_in_its_variant_s_row_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def child(name: str, args: argparse.Namespace, k: int, out: Path) -> list[Row]:
+        own = row("dpl_loop:padded_loop", 1e-3, role="contest", of="dpl_loop", windows=None)
+        own.samples_s = []
+        own.blocks_s = blocks(0.7e-3, 1e-3, np.random.default_rng(k), noise=0.0, count=16)
+        return [row("padded_loop", 1e-3), row("dpl_loop", 0.8e-3), own]
+
+    monkeypatch.setattr(processes, "_child", child)
+    _, dpl, own = next(processes.pooled("l1", argparse.Namespace(processes=2, seed=0), lambda line: None))
+    assert dpl.ratio_to_baseline == own.ratio_to_baseline == pytest.approx(0.7), "not 0.8, by windows"
 
 
 def test_rows_of_different_arms_are_not_joined() -> None:

@@ -13,7 +13,7 @@ import pytest
 from probes import cli
 from probes.core.types import Shape
 from probes.engine import arms as binding
-from probes.engine import probe
+from probes.engine import probe, reads
 from probes.engine import run as engine
 from probes.engine.bench import Bench, Spec
 from probes.engine.plan import Planned
@@ -101,13 +101,13 @@ def test_L1_on_copy_0_is_a_fault(
 def test_a_read_on_copy_0_is_a_fault(
     small_l1: HostGpu, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true = Bench.read
+    true = reads._arm
 
-    def stuck(self: Bench, case: Case, name: str, *rest: Any) -> tuple[Spec, Arm]:
-        found, made = true(self, case, name, *rest)
+    def stuck(*args: Any) -> tuple[Spec, Arm]:
+        found, made = true(*args)
         return found, replace(made, launches=[made.launches[0]] * len(made.launches))
 
-    monkeypatch.setattr(Bench, "read", stuck)
+    monkeypatch.setattr(reads, "_arm", stuck)
     with pytest.raises(RuntimeError, match="read_large/cu: 4 launches read 1 copies"):
         commands("l1", *CU, "--case", "attn_v_14b")
 

@@ -11,7 +11,7 @@ import pytest
 from probes import __main__ as everything
 from probes import cli
 from probes.core.types import Fault
-from probes.engine import bench, digests, probe, run
+from probes.engine import digests, probe, reads, run
 from probes.report.rows import Row
 from tests.host_gpu import HostGpu
 
@@ -93,7 +93,7 @@ def test_too_little_left_for_the_read(gpu: HostGpu, capsys: pytest.CaptureFixtur
 
 def run_of(monkeypatch: pytest.MonkeyPatch, measure: Any) -> None:
     """A probe whose measuring is `measure`, on a GPU that is opened for real."""
-    monkeypatch.setattr(bench.Bench, "reserve", lambda self: None)
+    monkeypatch.setattr(reads, "reserve", lambda bench: None)
     monkeypatch.setattr(digests, "toolchain", dict)
     monkeypatch.setattr(run, "measured", measure)
 

@@ -2,7 +2,7 @@
 
 All have one face: `machine.run(kernel, args, grid, block, smem)`. An array is memory: what the kernel wrote
 stands in it afterwards, and one that is read-only is an input. None is a null pointer, an int a 32-bit
-integer, a float a float32.
+integer, an np.int64 a 64-bit one, a float a float32.
 
     machine   all four: a test that takes it is a kernel's claim, on the host and on a GPU; `over` sizes it
     host      the two on the host: for what an emulator alone can show
@@ -107,6 +107,7 @@ class HostCpp(Host):
         """
         near = [aligned(a) if isinstance(a, np.ndarray) and a.ctypes.data % 16 else a for a in args]
         words = [a.ctypes.data if isinstance(a, np.ndarray) else 0 if a is None else a for a in near]
+        words = [int(w) if isinstance(w, np.int64) else w for w in words]
         lib = self.library(stem(kernel))
         host_calls.run(lib, kernel, words, grid, block, smem, order, at_once)
         for own, a in zip(args, near, strict=True):
@@ -213,7 +214,7 @@ class Gpu:
         at_once: bool = False, few: bool = False, pdl: bool = False,
     ) -> list[int]:  # fmt: skip
         """As `HostCpp.run`."""
-        from probes.gpu.kernels import Launch, int32
+        from probes.gpu.kernels import Launch, int32, int64
         from probes.gpu.memory import Buffer
 
         loaded = self.kernel(kernel)
@@ -224,7 +225,8 @@ class Gpu:
             device = {key: stack.enter_context(Buffer.of(a)) for key, a in arrays.items()}
             own = [
                 device[id(a)].address if isinstance(a, np.ndarray) else 0 if a is None
-                else ctypes.c_float(a) if isinstance(a, float) else int32(a)
+                else ctypes.c_float(a) if isinstance(a, float)
+                else int64(int(a)) if isinstance(a, np.int64) else int32(a)
                 for a in args
             ]  # fmt: skip
             Launch(loaded, LaunchConfig(grid, block, smem, pdl), tuple(own)).enqueue(self.bench.gpu.stream)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from probes.core.types import LaunchConfig, Shape, WrongResult
+from probes.engine import reads
 from probes.engine.bench import cap_smem
 from probes.engine.probe import Case
 from probes.formats import checksum, packing, q6k, q8
@@ -39,7 +40,7 @@ def arm_of(bench: Any, kernel: Any, stack: ExitStack, spoil: bool = False) -> An
 
 def test_no_time_without_a_check(gpu: Any) -> None:
     """Only a GPU has a clock and graphs; on the stand-in tests/gpu/test_harness.py says the same."""
-    from probes.gpu import timing
+    from probes.gpu import sampling
 
     bench, kernel = gpu.bench, gpu.kernel("l1_padded_loop")
     with ExitStack() as stack:
@@ -47,11 +48,11 @@ def test_no_time_without_a_check(gpu: Any) -> None:
         with pytest.raises(WrongResult, match="element 17"):
             wrong.build(bench.gpu.stream)
         with pytest.raises(AssertionError, match="build"):
-            timing.sample(bench.gpu.stream, [wrong], 2, bench.clock(), 0)
+            sampling.survey(bench.gpu.stream, [wrong], 2, bench.clock(), 0)
         right = arm_of(bench, kernel, stack)
         right.build(bench.gpu.stream)
         assert [g.nodes for g in right.graphs] == [5, 10]
-        found = timing.sample(bench.gpu.stream, [right], 3, bench.clock(), 0)["padded_loop"]
+        found = sampling.survey(bench.gpu.stream, [right], 3, bench.clock(), 0)["padded_loop"]
         assert found.time_s.shape == (3, 2)
         assert np.nanmedian(found.clock_hz) > 1e8
         right.close()
@@ -59,17 +60,21 @@ def test_no_time_without_a_check(gpu: Any) -> None:
 
 @pytest.mark.small
 def test_a_read_is_checked_too(gpu: Any) -> None:
-    """Only a GPU replays a graph of reads, after which they are checked again."""
+    """Only a GPU replays a graph of reads, after which they are checked again; as dependents, too."""
     from probes.gpu.memory import Buffer
 
-    gpu.kernel("harness_read")
+    bench, case = gpu.bench, Case(id="test")
+    reads.load(bench, gpu.backend)
     data = np.random.default_rng(1).integers(0, 256, 5 * checksum.READ_TILE_BYTES + 160, dtype=np.uint8)
-    want, bench = checksum.read_xors(data), gpu.bench
-    with Buffer.of(data, 3) as buffer, Buffer(4 * want.size) as out:
-        _, arm = bench.read(Case(id="test"), "read", gpu.backend, buffer, data.nbytes, 3, out, want)
-        arm.build(bench.gpu.stream)
-        arm.recheck()
-        arm.close()
+    with ExitStack() as stack:
+        buffer = stack.enter_context(Buffer.of(data, 3))
+        source = reads.Source.of(data, buffer, 3, stack)
+        found = reads.arms(bench, case, "read_test", source, [gpu.backend])
+        assert len(found) == len(reads.forms(bench)) >= 3
+        for _, arm in found:
+            arm.build(bench.gpu.stream)
+            arm.recheck()
+            arm.close()
 
 
 def test_an_empty_launch(gpu: Any) -> None:

@@ -17,7 +17,7 @@ from probes.device.tuning import Geometry
 from probes.engine import arms as binding
 from probes.engine import run
 from probes.engine.bench import Spec
-from probes.gpu import timing
+from probes.gpu import sampling
 from probes.gpu.partition import granularity, partition
 from probes.gpu.timing import Arm
 from probes.l3 import plan, table
@@ -66,7 +66,7 @@ def arms_of(
         "l3", plan, made, d, bench, d.case, table.variants(args, d.case), mine, args
     )
     old = bench.gpu.facts.compute_capability < (9, 0)
-    rings = {v.name for v in RINGS} | {"pair_ring_aa"}
+    rings = {v.name for v in RINGS} | {f"{v.name}_aa" for v in RINGS}
     assert {r.variant for r in skipped} == (rings if old else set()), skipped
     return made, d, bound
 
@@ -223,15 +223,15 @@ def test_a_thousand_replays_of_form_c_end_and_agree(
 
 @both
 def test_every_ring_arm_is_right_beside_the_others(bench: Any, kernels: Any, few: None, backend: str) -> None:
-    """Only a GPU times arms: pair_ring, form_c and the A/A arm by turns, each with counters of its own."""
+    """Only a GPU times arms: pair_ring, form_c and their A/A arms by turns, on common slots."""
     new_enough(bench)
     with ExitStack() as stack:
         _, _, every = arms_of(bench, one(kernels, backend), 4096, 5120, stack)
         found = [arm for spec, arm in every if spec.planned.ring]
-        assert len(found) == 3
+        assert len(found) == 4
         for arm in found:
             build(bench, arm)
-        samples = timing.sample(bench.gpu.stream, found, 2, bench.clock(), 0)
+        samples = sampling.survey(bench.gpu.stream, found, 2, bench.clock(), 0)
         assert all((samples[arm.name].time_s > 0).all() for arm in found)
         for arm in found:
             arm.close()
@@ -274,7 +274,7 @@ def test_a_partition_holds_its_blocks(bench: Any, kernels: Any, few: None) -> No
             build(part, arm)
             made.prove(d, spec.planned, spec)  # raises where more SMs were used
         every = [arm for _, arm in found]
-        samples = timing.sample(part.gpu.stream, every, 2, part.clock(), 0)
+        samples = sampling.survey(part.gpu.stream, every, 2, part.clock(), 0)
         times = [samples[arm.name].time_s for arm in every]
         assert all(np.isfinite(t).all() and (t > 0).all() for t in times)
         for arm in every:

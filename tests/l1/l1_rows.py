@@ -10,6 +10,7 @@ from probes.engine import judge
 from probes.engine.probe import Case
 from probes.l1 import analysis, table
 from probes.report.rows import Row
+from probes.verdict.blocks import quartiles
 from tests.block_rows import paired
 
 
@@ -39,7 +40,11 @@ def measured(dpl: float, cases: tuple[Case, ...] = table.CASES[:3], hot: bool = 
                     baseline=table.BASELINE, cold=not hot,
                 )
             )  # fmt: skip
-    return paired(rows, table.CONTESTS, analysis, noise=0.002)
+    out = paired(rows, table.CONTESTS, analysis, noise=0.002)
+    for row in rows:
+        row.time_s, row.time_s_p25, row.time_s_p75 = quartiles(row.samples_s)
+    judge.relate(out)
+    return out
 
 
 def judged(rows: Sequence[Row]) -> list[Row]:

@@ -11,7 +11,7 @@ from probes import cli
 from probes.core.types import BadInput
 from probes.device import tuning
 from probes.device.tuning import Geometry
-from probes.engine import limit, sweep
+from probes.engine import limit, reads, sweep
 from probes.engine.judge import compared, find
 from probes.l1 import plan, report, table
 from probes.report import tables
@@ -58,8 +58,9 @@ def test_a_form_alone_and_what_it_needs(small_l1: HostGpu, commands: Commands) -
         commands, "--form", "ring", "--layout", "gpl", "--backend", "cu", "--case", "attn_v_14b"
     ).rows
     assert [r.variant for r in rows] == [
-        "padded_loop", "padded_ring", "gpl_ring", "padded_loop_aa", "padded_ring_aa", "read_large",
-        "read_padded", "read_dpl", "gpl_ring:padded_ring", "padded_ring_aa:padded_ring",
+        "padded_loop", "padded_ring", "gpl_ring", "padded_loop_aa", "padded_ring_aa",
+        *(f.of(x) for x in ("read_large", "read_padded", "read_dpl") for f in reads.FORMS),
+        "read_hot", "gpl_ring:padded_ring", "padded_ring_aa:padded_ring",
     ]  # fmt: skip
     rows = measured(commands, "--form", "loop", "--case", "attn_v_14b").rows
     assert not [r for r in rows if "ring" in r.variant]
@@ -226,7 +227,8 @@ def test_once_launches_every_arm_in_the_order_of_its_rows(small_l1: HostGpu, com
     seen = [x.kernel for x in small_l1.launched if x.profiled]
     flip = {"dispatch_padded": "padded_loop", "dispatch_dpl": "dpl_loop"}
     names = [r.variant.removesuffix("_aa") for r in done.rows if not r.skipped]
-    assert seen == ["harness_read" if n.startswith("read") else f"l1_{flip.get(n, n)}" for n in names]
+    plain = {f.of(x): f.kernel for f in reads.FORMS for x in ("read_large", "read_padded", "read_dpl")}
+    assert seen == [plain.get(n) or f"l1_{flip.get(n, n)}" for n in names]
 
 
 def test_a_geometry_is_read_as_it_is_written() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probes.engine import judge, machine_code
+from probes.engine import judge, machine_code, reads
 from probes.l2 import analysis, report, table
 from probes.report.rows import Row
 from tests.fixtures import L2_FACTS
@@ -59,7 +59,10 @@ def test_every_chain_and_arm_runs_checked_and_proven(small_l2: HostGpu, commands
         assert "edges programmatic" in notes and not late.missing
         assert late.event_loop_time_s is None
         if case in table.RING:
-            assert wanted == [*table.AGAIN, *table.JUDGED]
+            rows_of = [f"{kind}_{f}" for f in table.ROWS.get(case, ()) for kind in ("plain", "tail")]
+            assert wanted == [*table.AGAIN, *table.JUDGED, *rows_of]
+            two = [mine[v].skipped for v in rows_of if v.endswith("two")]
+            assert all("does not suit a row of 8 units" in (why or "") for why in two)
             continue
         assert mine["pdl_late_off"].notes[-1].startswith("0 of ")
         assert mine["eager"].notes and not any("edges" in n for n in mine["eager"].notes)
@@ -114,7 +117,7 @@ def test_a_missing_proof_keeps_an_arm_from_a_verdict(
     monkeypatch.setenv("PROBES_PDL", "0")
     done = measured(commands, *argv)
     assert {r.variant for r in done.rows if r.samples_s and r.case == "decode13"} == {
-        *table.AGAIN, "pdl_entry", "read_large",
+        *table.AGAIN, "pdl_entry", *(f.of(reads.LARGE) for f in reads.FORMS),
     }  # fmt: skip
     assert done.code == 3
     assert re.match("INCONCLUSIVE: .*PROBES_PDL=0", reason(done))

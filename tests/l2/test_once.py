@@ -10,13 +10,14 @@ import pytest
 from probes import cli
 from probes.commands.replay import rejudged
 from probes.core.types import BadInput
-from probes.engine import judge
+from probes.engine import judge, reads
 from probes.l2 import analysis, chains, report, table
 from probes.report.rows import Row
 from tests.host_gpu import HostGpu, Launched, Running
 from tests.host_run import Commands, cold
 
 PROFILED = "profiled_"
+LARGE = [f.of(reads.LARGE) for f in reads.FORMS]
 DECODE = [s.name for s in chains.decode_steps(1)]
 
 
@@ -33,6 +34,8 @@ def once(commands: Commands, *argv: str) -> tuple[list[Row], list[Launched]]:
 def kernel_of(row: Row, ring: bool) -> str:
     """The compiled kernel that a row's name speaks of."""
     name, _, kind = row.variant.removeprefix(PROFILED).rpartition("_")
+    if row.role == "ceiling":
+        return f"l2_{row.variant}"
     if kind == "read":
         return "harness_read"
     step = next((s for s in chains.decode_steps(1) if s.name == name), None)
@@ -45,25 +48,26 @@ def test_every_kernel_is_launched_once_in_the_order_of_the_rows(
 ) -> None:
     rows, seen = once(commands, *(x for case in table.CHAINS for x in ("--case", case)))
     named = [kernel_of(r, r.case in table.RING) for r in rows]
-    assert [x.kernel for x in seen] == ["harness_read" if n.endswith("read_large") else n for n in named]
-    large = [r for r in rows if r.variant == "read_large"]
+    ceiling = {f"l2_{f.of(reads.LARGE)}": f.kernel for f in reads.FORMS}
+    assert [x.kernel for x in seen] == [ceiling.get(n, n) for n in named]
+    large = [r for r in rows if r.role == "ceiling"]
     assert [x.grid for x, r in zip(seen, rows, strict=True) if r not in large] == [
         r.grid for r in rows if r not in large
     ]
-    assert not any(x.pdl for x in seen)
+    assert [r.variant for x, r in zip(seen, rows, strict=True) if x.pdl] == ["read_large_pdl"] * 7
     groups = list(dict.fromkeys(r.group for r in rows))
     assert groups == [
         "bandwidth24", "compute24", "decode13@9", "decode13@5", "ffn_down24", "attn_v24", "decode13_ring@9",
         "decode13_ring@5",
     ]  # fmt: skip
     of = {g: [r.variant.removeprefix(PROFILED) for r in rows if r.group == g] for g in groups}
-    assert of["bandwidth24"] == ["read_large", "stream_plain", "stream_late", "stream_read"]
+    assert of["bandwidth24"] == [*LARGE, "stream_plain", "stream_late", "stream_read"]
     assert of["compute24"] == ["compute_plain", "compute_late"]
-    assert of["attn_v24"] == ["read_large", "attn_v_plain", "attn_v_late", "attn_v_read"]
+    assert of["attn_v24"] == [*LARGE, "attn_v_plain", "attn_v_late", "attn_v_read"]
     late = [s.name for s in chains.decode_steps(1) if s.kernel in chains.LATE]
-    reads = ["qkv", "attention_split", "o", "gate_up", "down"]
+    weights = ["qkv", "attention_split", "o", "gate_up", "down"]
     want = [f"{n}_{kind}" for kind, names in (("plain", DECODE), ("late", late)) for n in names]
-    want = ["read_large", *want, *(f"{n}_read" for n in reads)]
+    want = [*LARGE, *want, *(f"{n}_read" for n in weights)]
     assert of["decode13@9"] == of["decode13_ring@9"] == want
     assert len({r.id for r in rows}) == len(rows)
     ring = next(r for r in rows if r.id == "l2/ffn_down24/profiled_ffn_down_plain/cu")
@@ -82,7 +86,7 @@ def test_the_chains_are_checked_in_both_kinds_first(small_l2: HostGpu, commands:
 
 def test_a_sweep_is_not_for_the_profiler(small_l2: HostGpu, commands: Commands) -> None:
     rows, seen = once(commands, "--sweep", "--case", "attn_v24", "--case", "compute24")
-    assert len(rows) == len(seen) == 6
+    assert len(rows) == len(seen) == 5 + len(LARGE)
 
 
 def test_an_empty_kernel_has_nothing_to_count() -> None:

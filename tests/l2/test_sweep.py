@@ -12,7 +12,7 @@ from probes.core.types import BadInput
 from probes.device import facts as profiles
 from probes.device import tuning
 from probes.device.tuning import Geometry
-from probes.engine import digests, sweep
+from probes.engine import digests, reads, sweep
 from probes.l2 import analysis, chains, plan, table
 from probes.l2.chains import ChainRing
 from probes.l2.table import ChainCase
@@ -49,8 +49,9 @@ def test_the_sweep_shows_what_the_tuning_table_should_hold(small_l2: HostGpu, co
     for chain in ("ffn_down24", "decode13_ring"):
         mine = [r for r in swept if r.case == f"sweep_ring_{chain}"]
         points = {"now", "now_plain", *(v for v, *_ in plan.ring_points(chain))}
-        reads = {"read_large", *(table.READS if chain in chains.MATRICES else ())}
-        assert {r.variant for r in mine} == points | reads
+        large = {f.of(reads.LARGE) for f in reads.FORMS}
+        same = table.READS if chain in chains.MATRICES else ()
+        assert {r.variant for r in mine} == points | large | {*same}
         assert {r.variant for r in mine if r.role == "point"} == points
         assert all(r.skipped or r.bitwise for r in mine) and {r.backend for r in mine} == {"cu"}
     best = analysis.best(swept, "ffn_down24")  # internals

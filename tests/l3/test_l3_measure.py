@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from probes.engine import reads
 from probes.l3 import table as l3
 from probes.l3 import waves
 from probes.report.rows import Row
 from tests.host_gpu import HostGpu
 from tests.host_run import Commands
 
-READS = ["read_large", "read_gate_up"]
+READS = [f.of(x) for x in ("read_large", "read_gate_up") for f in reads.FORMS]
 
 
 def measured(commands: Commands, *argv: str) -> list[Row]:

@@ -15,8 +15,8 @@ from probes.core.types import Resources, Shape, WrongResult
 from probes.device import tuning
 from probes.device.tuning import Geometry
 from probes.engine import arms as binding
+from probes.engine import reads, sweep
 from probes.engine import run as engine
-from probes.engine import sweep
 from probes.engine.bench import Bench
 from probes.engine.probe import report
 from probes.gpu.timing import Arm
@@ -44,7 +44,8 @@ def rings_of_one_block(gpu: HostGpu) -> None:
 def test_form_c_alone_brings_its_baselines(l3_gpu: HostGpu, commands: Commands) -> None:
     done = commands("l3", *CU, "--nf", "64", "--variant", "form_c")
     assert [r.variant for r in done.rows if not r.skipped and r.role != "contest"] == [
-        "pair", "pair_ring", "form_c", "pair_aa", "pair_ring_aa", "form_c_aa", "read_large", "read_gate_up",
+        "pair", "pair_ring", "form_c", "pair_aa", "pair_ring_aa", "form_c_aa",
+        *(f.of(x) for x in ("read_large", "read_gate_up") for f in reads.FORMS),
     ]  # fmt: skip
     side_by_side = {r.variant for r in done.rows if r.role == "contest"}
     assert {"form_c:pair_ring", "pair_ring_aa:pair_ring", "form_c_aa:form_c"} <= side_by_side

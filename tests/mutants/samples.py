@@ -131,8 +131,8 @@ SAMPLED = (
 BENCHED = (
     bench("not 0 < len(read) == len(set(read))", "not 0 < len(read)", "launch addresses not shown distinct", SAFE),
     bench("                spec.rotates(arm)\n", "", "no arm's addresses looked at", SAFE),
-    bench("(data.address + k * data.pitch, out.address,", "(data.address, out.address,", "the read arm on copy 0",
-          SAFE),
+    Mutant("probes/engine/reads.py", "data.address + k * data.pitch, size, out.address",
+           "data.address, size, out.address", "the read arm on copy 0", SAFE),
     bench("row.cold = spec.rotation_bytes >= max(4 * facts.l2_bytes, 1 << 30)",
           "row.cold = spec.rotation_bytes >= max(facts.l2_bytes // 4, 1 << 26)", "the limit at a sixteenth", SAFE),
     bench("row.cold = spec.rotation_bytes >= max(4 * facts.l2_bytes, 1 << 30)",

@@ -83,6 +83,7 @@ OPS = SimpleNamespace(
     load4=lambda p, offset: p.words(offset, 1, "<u4"),
     load2=lambda p, offset: p.words(offset, 1, "<u2")[0],
     smid=lambda: np.uint32(0),
+    clock64=lambda: np.uint64(0),
     globaltimer=lambda: np.uint64(time.monotonic_ns()),
 )
 

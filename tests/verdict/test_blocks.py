@@ -29,7 +29,6 @@ def test_the_looks_together_miss_one_in_a_hundred() -> None:
     missed = {n: 100 * blocks.miss(n, k) for n, k in blocks.LOOKS.items()}
     assert missed == pytest.approx({16: 0.418, 32: 0.210, 64: 0.369}, abs=5e-4)
     assert sum(missed.values()) == pytest.approx(0.997, abs=1e-3)
-    assert blocks.spread(32) == pytest.approx(3.07, abs=0.01)
 
 
 def test_ranks_of_other_counts_miss_no_more_than_they_may() -> None:
@@ -55,6 +54,28 @@ def test_the_ends_are_the_values_that_the_rank_names() -> None:
     r = np.random.default_rng(0).permutation(np.arange(64.0))
     assert blocks.interval(r) == Estimate(31.5, 20.0, 43.0)
     assert blocks.interval(r[:7]) is None
+
+
+def test_an_end_is_as_many_standard_errors_away_as_normal_figures_say() -> None:
+    """The square of a half-width over `spread` is the variance of the median, in the mean over many runs."""
+    rng = np.random.default_rng(9)
+    for n in blocks.LOOKS:
+        found = [blocks.interval(r) for r in rng.standard_normal((1500, n))]
+        se = math.sqrt(np.mean([(e.half / blocks.spread(n)) ** 2 for e in found if e]))
+        assert se == pytest.approx(float(np.std([e.m for e in found if e])), rel=0.08)
+
+
+def test_a_pair_that_is_well_known_counts_more_than_noisy_ones() -> None:
+    """Half of the pairs have ten times the noise; tau is still found."""
+    rng = np.random.default_rng(10)
+    found, true = [], 0.001
+    for k in range(200):
+        sigma = 0.002 if k % 2 else 0.02
+        r = true * rng.standard_normal() + sigma * rng.standard_normal(32)
+        e = blocks.interval(r)
+        assert e
+        found.append((e, 32))
+    assert blocks.tau(found) == pytest.approx(true, rel=0.3)
 
 
 def test_tau_is_what_a_pairs_own_noise_does_not_explain() -> None:
