@@ -139,7 +139,7 @@ inline void barrier_arrive(Barrier* b) {
     host::settle(s);
 }
 inline void barrier_arrive_if(Barrier* b, bool arrive) {
-    if (arrive) barrier_arrive(b);
+    if (arrive) barrier_arrive(b), host::pause();  // whoever waited may go on before this thread does
 }
 inline void barrier_expect(Barrier* b, uint32_t bytes) {
     host::state(b).bytes += bytes;

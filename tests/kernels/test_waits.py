@@ -6,6 +6,7 @@ Both emulators make the wait visible: inputs hold NaNs until the first thread ha
 from __future__ import annotations
 
 import ctypes
+import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -83,12 +84,12 @@ class Numba:
     def run(
         self, kernel: str, args: list[Any], hidden: list[Any], grid: int, block: int = 256, smem: int = 0
     ) -> tuple[int, int]:
-        self.waits = 0
+        self.waits, lock = 0, threading.Lock()
 
         def wait() -> None:
-            self.waits += 1
-            if self.waits == 1:
-                for array, value in hidden:
+            with lock:
+                self.waits += 1
+                for array, value in hidden if self.waits == 1 else ():
                     array.reshape(-1).view(np.uint8)[:] = (
                         np.ascontiguousarray(value).reshape(-1).view(np.uint8)
                     )

@@ -113,6 +113,13 @@ class Block(numba_on_host.Cuda):
             assert b.pending >= 0, "too many arrivals"
             self.settle(b)
 
+    def leave(self, at: int) -> None:
+        """Arrive; where that ends a phase, whoever waited for it goes on before this thread does."""
+        phase = self.barriers[int(at)].phase
+        self.arrive(at)
+        if self.barriers[int(at)].phase != phase:
+            time.sleep(2e-3)
+
     def settle(self, b: Any) -> None:
         if b.pending == 0 and b.bytes == 0:
             opened, b.ended = b.ended, Turnstile()
@@ -207,7 +214,7 @@ class Block(numba_on_host.Cuda):
             barrier_init=self.init,
             barriers_ready=lambda: None,
             barrier_arrive=self.arrive,
-            barrier_arrive_if=lambda at, arrive: self.arrive(at) if arrive else None,
+            barrier_arrive_if=lambda at, arrive: self.leave(at) if arrive else None,
             barrier_expect=self.expect,
             barrier_wait=self.wait,
             bulk_copy=self.copy,
