@@ -247,7 +247,7 @@ def test_a_neighbour_that_makes_a_slope_negative_is_no_time(small_l1: HostGpu, c
     small_l1.disturbed = lambda k: 1e-2 * float(k > 900 and random.random() < 0.05)  # once surveyed
     done = commands("l1", *argv)
     assert done.code == usual.code == 3
-    assert {r.id: len(r.samples_s) for r in done.rows} == {r.id: len(r.samples_s) for r in usual.rows}
+    assert {r.id: len(r.blocks_s) for r in done.rows} == {r.id: len(r.blocks_s) for r in usual.rows}
     assert all(t > 0 for r in done.rows for t in (*r.samples_s, *r.blocks_s))
     assert sum(r.retaken or 0 for r in usual.rows) == 0 < sum(r.retaken or 0 for r in done.rows)
     assert [(r.id, r.verdict) for r in done.verdicts] == [(r.id, r.verdict) for r in usual.verdicts]
