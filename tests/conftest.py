@@ -9,14 +9,17 @@ process, so that nothing shares what is timed; `-n 4` and `-n 0` say otherwise.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 
 import pytest
 
 pytest_plugins = ["tests.fixtures", "tests.kernels.machines"]
 
+SAMPLE_SEED = 0
 MOST_PROCESSES = 8
 """The longest file takes an eighth of the suite's time: more processes would wait for it, at 0.5 GB each."""
 
@@ -52,13 +55,32 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files with a test that compiles kernels come first: they take longest, and the short ones fill up."""
+    for item in [] if config.getoption("campaigns") else left_out(items):
+        item.add_marker(pytest.mark.skip(reason="not of the seeded sample; --campaigns runs all"))
     compiling = {item.path for item in items if item.get_closest_marker("toolchain")}
     items.sort(key=lambda item: item.path not in compiling)
     for item in items:
         if item.get_closest_marker("gpu") and why_no_gpu():
             item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU: {why_no_gpu()}"))
+
+
+def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Of the cases that a `sampled(keep, of)` test has with `of` in their ids: all but a seeded `keep`."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark and mark.args[1] in item.nodeid:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    out = []
+    for name, mine in cases.items():
+        marks = mine[0].get_closest_marker("sampled")
+        kept = random.Random(f"{SAMPLE_SEED} {name}").sample(
+            mine, min(len(mine), marks.args[0] if marks else 0)
+        )
+        out += [item for item in mine if item not in kept]
+    return out
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +93,8 @@ def bench():
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--campaigns", action="store_true", help="simulate 4,000 runs where 500 are usual")
+    text = "every case of the slowest tests, and 4,000 simulated runs where 500 are usual"
+    parser.addoption("--campaigns", action="store_true", help=text)
 
 
 @pytest.fixture(scope="session")

@@ -113,13 +113,12 @@ def test_each_edit_ends_with_exit_code_4(report: Path, capsys: pytest.CaptureFix
         data = json.loads(told)
         edit(data)
         report.write_text(json.dumps(data))
-        code, out = replayed(report, capsys)
-        assert code == 4 and "DIFFERS" in out, edit.__name__
         head, rows = store.read_json(report)
-        if edit is not a_role:  # with a hash of its own
+        assert edit is the_bars or head.rows_sha256 != store.rows_sha256(rows), edit.__name__
+        if edit is not a_role:  # with a hash of its own: the figures must show it
             store.write_json(report, head, rows)
-            code, out = replayed(report, capsys)
-        assert code == 4 and want in out, edit.__name__
+        code, out = replayed(report, capsys)
+        assert code == 4 and "DIFFERS" in out and want in out, edit.__name__
 
 
 def test_a_run_killed_at_any_moment_has_the_verdicts_of_what_it_had_finished(

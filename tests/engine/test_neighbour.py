@@ -35,14 +35,11 @@ def test_time_slices_of_2_ms_end_in_rows_and_INCONCLUSIVE(commands: Commands, sm
     assert any("had a slope at or below 0: another process on the GPU?" in t for t in told)
 
 
-@pytest.mark.parametrize("backend", ["cu", "numba"])
-def test_a_neighbour_that_goes_costs_blocks_and_no_verdict(
-    commands: Commands, small_l1: HostGpu, backend: str
-) -> None:
+def test_a_neighbour_that_goes_costs_blocks_and_no_verdict(commands: Commands, small_l1: HostGpu) -> None:
     """A burst now and then: its blocks are taken again, and the figures are those of a quiet run."""
-    quiet = commands("l1", "--blocks", "16", "--backend", backend)
+    quiet = commands("l1", "--blocks", "16")
     small_l1.disturbed = slices(2e-3, 0.02)
-    done = commands("l1", "--blocks", "16", "--backend", backend)
+    done = commands("l1", "--blocks", "16")
     assert done.head.complete and sum(r.retaken or 0 for r in done.rows) > 0
     assert {r.id for r in done.verdicts} == {r.id for r in quiet.verdicts}
     assert all(len(r.blocks_s) == 64 for r in done.rows if r.role == "contest" and not r.missing)

@@ -60,6 +60,7 @@ class Matrix:
         return checksum.stream_sums(packing.pack(self.raw, lay), lay, self.shape.nbe, self.x8)
 
 
+@pytest.mark.sampled(4, "host-numba")
 @over(
     "shape", cu=[Shape(3, 32 * units) for units in UNITS], numba=[Shape(1, 32 * units) for units in UNITS],
     gpu=dict.fromkeys(SHAPES), small=SMALL,

@@ -106,6 +106,7 @@ def rings(machine: Any, m: Matrix, form: str) -> Iterator[pipeline.Plan]:
             continue
 
 
+@pytest.mark.sampled(1, "host-numba-2x3584")
 @pytest.mark.parametrize("form", table.RINGS)
 @over(
     "shape", cu=[*SHAPES, *MORE], numba=[Shape(5, 512), Shape(2, 3584)], gpu=dict.fromkeys(GPU_SHAPES),
@@ -271,6 +272,7 @@ def test_cpp_compiles_to_bulk_copies_without_spills(arch: str) -> None:
 
 
 @pytest.mark.toolchain
+@pytest.mark.sampled(1, "")
 @pytest.mark.parametrize("arch", ["sm_90", "sm_121"])
 def test_numba_compiles_to_bulk_copies_without_spills(arch: str) -> None:
     from kernels_numba import compile as numba_compile
@@ -298,6 +300,7 @@ def test_before_sm_90_async_alone_is_compiled() -> None:
 
 
 @pytest.mark.toolchain
+@pytest.mark.sampled(2, "")
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89"])
 @pytest.mark.parametrize("backend", ["cu", "numba"])
 def test_async_needs_nothing_past_sm_80(arch: str, backend: str) -> None:

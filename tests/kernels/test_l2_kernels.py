@@ -256,6 +256,7 @@ FORMS = ("q4k", "q6k")
 GPU_SHAPES = (Shape(5, 256), Shape(1023, 5120), Shape(517, 13824), Shape(64, 8448), Shape(600, 2048))
 
 
+@pytest.mark.sampled(3, "host-numba")
 @over(
     "form,shape,kind",
     cu=product(FORMS, (Shape(5, 256), Shape(37, 5120), Shape(9, 13824), Shape(4, 25600)), KINDS),

@@ -60,6 +60,7 @@ def form_c(
         assert not words.any() and not counter.any(), "a word is not back at 0"
 
 
+@pytest.mark.sampled(6, "")
 @pytest.mark.parametrize(
     ("nf", "rows", "stages", "grid", "drawn"),
     [
@@ -172,6 +173,7 @@ L3 = ["l3_matmul_ring", "l3_form_c"]
 
 
 @pytest.mark.toolchain
+@pytest.mark.sampled(1, "l2")
 @pytest.mark.parametrize("arch", ["sm_90", "sm_121"])
 @pytest.mark.parametrize(("module", "names"), [("l2", L2), ("l3", L3)])
 def test_ring_kernels_compile_to_bulk_copies_without_spills(module: str, names: list[str], arch: str) -> None:

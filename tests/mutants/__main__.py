@@ -47,7 +47,8 @@ def copied(folder: Path) -> Path:
 
 def pytest(folder: Path, tests: Sequence[str], *argv: str, most_s: float = MOST_S) -> tuple[int, str]:
     """Exit code and output; 124 where it took too long."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *argv, *tests]
+    whole = ["--campaigns"] if all(t.startswith("tests/kernels/") for t in tests) else []
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *whole, *argv, *tests]
     quiet = {"PYTHONDONTWRITEBYTECODE": "1", "PROBES_MUTANT": "1"}
     try:
         done = subprocess.run(
