@@ -29,6 +29,7 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
     ops = gpu_ops()
     unit = q6k.functions(ops, lay)
     load, term, checksum = unit.load, unit.term, unit.checksum
+    piece, activation = unit.piece, unit.activation
     advance, add, kept, anew = ops.advance, ops.add, ops.kept, ops.anew
     reduce_row, reduce_words = reductions.row(ops), reductions.words(ops)
     reduce_fewer = reductions.row(ops, fewer=True)
@@ -41,7 +42,8 @@ def _forms(lay: Layout) -> dict[str, tuple[Any, Any]]:
         u = t
         while u < nunits:
             v = anew(u)
-            acc = add(acc, term(load(row, x8, v, nbe), v))
+            weights = piece(row, v, nbe)  # all asked for at once: activations have a unit number of their own
+            acc = add(acc, term((*weights, activation(x8, anew(u))), v))
             u = int32(u + THREADS)
         total = reduce_fewer(acc)
         if t == 0:

@@ -122,19 +122,6 @@ def test_loop_and_stream_ask_for_a_units_weights_at_once(backend: Any) -> None:
     In 40 registers at most, so that six blocks of 256 threads share an SM and dpl has as many as padded.
     """
     names = [f"l1_{lay.name}_{form}" for lay in LAYOUTS for form in ("loop", "stream")]
-    asks_at_once([n for n in names if (backend, n) != LATE], backend)
-
-
-LATE = ("numba", "l1_dpl_loop")
-
-
-@pytest.mark.toolchain
-@pytest.mark.xfail(strict=True, reason="Numba's dpl loop unpacks words before its last weights are asked for")
-def test_numba_s_dpl_loop_does_so_too() -> None:
-    asks_at_once([LATE[1]], "numba")
-
-
-def asks_at_once(names: list[str], backend: Any) -> None:
     try:
         found = machine_code.kernels("l1", names, backend, "sm_90")
     except Unavailable as error:
