@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from probes.core import flags
 from probes.core.types import BadInput, Fault, ProbeError, WrongResult
 from probes.engine import probe
 
@@ -33,10 +34,9 @@ def parser(name: str) -> argparse.ArgumentParser:
     """Flags of one probe; of all together for name ''."""
     table = probe.table(name) if name else None
     text = table.QUESTION if table else f"every probe, one summary table; or, in place of flags: {COMMANDS}"
-    p = argparse.ArgumentParser(
+    p = flags.Parser(
         prog=f"python -m probes{'.' + name if name else ''}",
         description=text[0].upper() + text[1:],
-        allow_abbrev=False,
         epilog="exit codes: 0 decided, 1 a fault of the suite, 2 bad input, 3 INCONCLUSIVE, 130 stopped",
     )
     add, on = p.add_argument, "store_true"
@@ -70,7 +70,8 @@ def parser(name: str) -> argparse.ArgumentParser:
 
 
 def check(args: argparse.Namespace) -> None:
-    """BadInput for flags that no run of any probe could honour."""
+    """BadInput for flags and switches that no run of any probe could honour."""
+    flags.check_environment()
     for flag, value, least in (
         ("--processes", args.processes, 1), ("--windows", args.windows, 2),
         ("--blocks-per-sm", args.blocks_per_sm, 1), ("--seed", args.seed, 0), ("--device", args.device, 0),
