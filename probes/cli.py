@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from probes.core import escaping
 from probes.core.types import BadInput, Fault, ProbeError, WrongResult
 from probes.engine import probe
 
@@ -93,7 +94,8 @@ def teller(quiet: bool) -> Callable[[str], None]:
 
     def tell(line: str) -> None:
         if not quiet:
-            print(f"[{time.monotonic() - started:5.1f} s] {line}", file=sys.stderr, flush=True)
+            said = f"[{time.monotonic() - started:5.1f} s] {line}"
+            print(escaping.shown(said), file=sys.stderr, flush=True)
 
     return tell
 
@@ -113,7 +115,7 @@ def mode_of(args: argparse.Namespace) -> str:
 @cache
 def warn(line: str) -> None:
     """One line on standard error, once a process: every probe of a run would say the same."""
-    print(f"warning: {line}", file=sys.stderr)
+    print(escaping.shown(f"warning: {line}"), file=sys.stderr)
 
 
 def run(name: str, args: argparse.Namespace) -> Run:
@@ -136,13 +138,13 @@ def guarded(work: Callable[[], int]) -> int:
         return code
     except (ProbeError, WrongResult, Fault) as error:
         kind = {WrongResult: "WRONG RESULT", Fault: "FAULT"}.get(type(error), "error")
-        print(f"{kind}: {error}", file=sys.stderr)
+        print(escaping.shown(f"{kind}: {error}"), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("stopped; whatever rows were finished are kept", file=sys.stderr)
         return 130
     except MemoryError as error:
-        print(f"error: this machine has no room for that ({error})", file=sys.stderr)
+        print(escaping.shown(f"error: this machine has no room for that ({error})"), file=sys.stderr)
         return 2
     except BrokenPipeError:
         sys.stderr.close()  # the reader went away, as `| head` does, and the run was cut short
