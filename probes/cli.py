@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from probes.core import escaping
-from probes.core.types import BadInput, Fault, ProbeError, WrongResult
+from probes.core.types import MAX_PROCESSES, MAX_ROW_SAMPLES, BadInput, Fault, ProbeError, WrongResult
 from probes.engine import probe
 
 if TYPE_CHECKING:
@@ -79,6 +79,13 @@ def check(args: argparse.Namespace) -> None:
         if value is not None and not least <= value < 2**31:
             bound = f"at least {least}" if value < least else "below 2^31"
             raise BadInput(f"{flag} must be {bound}, got {value}")
+    if args.processes > MAX_PROCESSES:
+        raise BadInput(f"--processes must be at most {MAX_PROCESSES}, got {args.processes}")
+    if args.processes * 2 * (args.windows or 0) > MAX_ROW_SAMPLES:
+        most = MAX_ROW_SAMPLES // 2 // args.processes
+        raise BadInput(
+            f"--windows must be at most {most} in each of {args.processes} processes, got {args.windows}"
+        )
     if args.blocks_per_sm is not None and args.blocks_per_sm > 32:
         raise BadInput(f"--blocks-per-sm must be at most 32, got {args.blocks_per_sm}")
     if args.record and (args.json or args.md):
