@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from probes import cli
-from probes.core import flags
+from probes.core import escaping, flags
 from probes.core.types import BadInput, ProbeError
 from probes.engine import probe
 
@@ -47,7 +47,7 @@ def everything(argv: Sequence[str]) -> int:
                 done = cli.run(name, cli.parser(name).parse_args(argv))
             except ProbeError as error:  # the other probes still run
                 if str(error) not in failed:
-                    print(f"error: {name}: {error}", file=sys.stderr)
+                    print(escaping.shown(f"error: {name}: {error}"), file=sys.stderr)
                 failed.append(str(error))
                 code = max(code, error.exit_code)
                 lines.append(summary.line(name, None, str(error)))
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return cast(int, importlib.import_module(f"probes.commands.{argv[0]}").main(argv[1:]))
     if argv and not argv[0].startswith("-"):
         told = flags.near(argv[0], COMMANDS) or f": {cli.COMMANDS}"
-        print(f"error: there is no command {argv[0]!r}{told}", file=sys.stderr)
+        print(escaping.shown(f"error: there is no command {argv[0]!r}{told}"), file=sys.stderr)
         return 2
     return everything(argv)
 

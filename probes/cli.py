@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probes.core import flags
-from probes.core.types import BadInput, Fault, ProbeError, WrongResult
+from probes.core import escaping, flags
+from probes.core.types import MAX_PROCESSES, MAX_ROW_SAMPLES, BadInput, Fault, ProbeError, WrongResult
 from probes.engine import probe
 
 if TYPE_CHECKING:
@@ -79,6 +79,13 @@ def check(args: argparse.Namespace) -> None:
         if value is not None and not least <= value < 2**31:
             bound = f"at least {least}" if value < least else "below 2^31"
             raise BadInput(f"{flag} must be {bound}, got {value}")
+    if args.processes > MAX_PROCESSES:
+        raise BadInput(f"--processes must be at most {MAX_PROCESSES}, got {args.processes}")
+    if args.processes * 2 * (args.windows or 0) > MAX_ROW_SAMPLES:
+        most = MAX_ROW_SAMPLES // 2 // args.processes
+        raise BadInput(
+            f"--windows must be at most {most} in each of {args.processes} processes, got {args.windows}"
+        )
     if args.blocks_per_sm is not None and args.blocks_per_sm > 32:
         raise BadInput(f"--blocks-per-sm must be at most 32, got {args.blocks_per_sm}")
     if args.record and (args.json or args.md):
@@ -94,7 +101,8 @@ def teller(quiet: bool) -> Callable[[str], None]:
 
     def tell(line: str) -> None:
         if not quiet:
-            print(f"[{time.monotonic() - started:5.1f} s] {line}", file=sys.stderr, flush=True)
+            said = f"[{time.monotonic() - started:5.1f} s] {line}"
+            print(escaping.shown(said), file=sys.stderr, flush=True)
 
     return tell
 
@@ -114,7 +122,7 @@ def mode_of(args: argparse.Namespace) -> str:
 @cache
 def warn(line: str) -> None:
     """One line on standard error, once a process: every probe of a run would say the same."""
-    print(f"warning: {line}", file=sys.stderr)
+    print(escaping.shown(f"warning: {line}"), file=sys.stderr)
 
 
 def run(name: str, args: argparse.Namespace) -> Run:
@@ -137,13 +145,13 @@ def guarded(work: Callable[[], int]) -> int:
         return code
     except (ProbeError, WrongResult, Fault) as error:
         kind = {WrongResult: "WRONG RESULT", Fault: "FAULT"}.get(type(error), "error")
-        print(f"{kind}: {error}", file=sys.stderr)
+        print(escaping.shown(f"{kind}: {error}"), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("stopped; whatever rows were finished are kept", file=sys.stderr)
         return 130
     except MemoryError as error:
-        print(f"error: this machine has no room for that ({error})", file=sys.stderr)
+        print(escaping.shown(f"error: this machine has no room for that ({error})"), file=sys.stderr)
         return 2
     except BrokenPipeError:
         sys.stderr.close()  # the reader went away, as `| head` does, and the run was cut short

@@ -76,15 +76,7 @@ def main(argv: Sequence[str]) -> int:
     """Compare; the exit code of what was found."""
     args = parser().parse_args(argv)
 
-    def work() -> int:
-        try:
-            return _work(args)
-        except BadInput as error:  # one line, whatever names a file holds
-            from probes.report import tables
-
-            raise BadInput(tables.one_line(str(error))) from error
-
-    return cli.guarded(work)
+    return cli.guarded(lambda: _work(args))
 
 
 def _work(args: argparse.Namespace) -> int:

@@ -28,7 +28,7 @@ def block(name: str, path: Path) -> str:
         raise BadInput(f"{path} is not a finished measurement; a README shows nothing else")
     mark = stale_mark(head)
     lines = [f"**{mark}**\n"] if mark else []
-    return "\n".join([*lines, probe.report(name).readme(rows), "", tables.first_line(head)])
+    return "\n".join([*lines, probe.report(name).readme(rows), "", tables.first_line(head, True)])
 
 
 def short(folder: Path) -> str:

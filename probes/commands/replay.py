@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from probes import cli
-from probes.core import flags
+from probes.core import escaping, flags
 from probes.core.types import BadInput
 from probes.engine import block_rule, judge, old_rule, probe, recheck, sweep
 from probes.report import store, tables
@@ -58,7 +58,7 @@ def _work(file: Path) -> int:
     print(tables.verdict_table(again, title="Verdicts, judged again"))
     wrong = differences(head, rows, again, names)
     for line in wrong[:MOST_LINES]:
-        print(f"DIFFERS: {line}")
+        print(escaping.shown(f"DIFFERS: {line}"))
     if len(wrong) > MOST_LINES:
         print(f"DIFFERS: {len(wrong) - MOST_LINES} more")
     if wrong:

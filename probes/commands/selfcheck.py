@@ -291,7 +291,7 @@ def _work(args: argparse.Namespace) -> int:
         head.notes += [f"{s.what}: median shift {100 * s.median:+.3f} % of {s.count}" for s in found]
         file.add(*judged)
     print(text(judged, found, False, planted))
-    written = f"# The harness against itself\n\n{tables.first_line(head)}\n\n"
+    written = f"# The harness against itself\n\n{tables.first_line(head, True)}\n\n"
     store.write_text(folder / f"{name}.md", written + text(judged, found, True, planted))
     if planted:
         return int(seen(judged) < FOUND * len(judged))

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
+from probes.core import escaping
 from probes.core.types import BadInput
 
 SWITCHES = ("PROBES_PDL", "PROBES_Q6K_DPL", "PROBES_Q6K_PF")
@@ -64,4 +65,4 @@ class Parser(argparse.ArgumentParser):
             message = f"there is no {'flag' if flag.startswith('-') else 'place for'} {flag}{told}"
         elif found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message, re.DOTALL):
             message += near(found[1], re.findall(r"[\w.-]+", found[2]))
-        self.exit(2, f"error: {' '.join(message.split())}\n")
+        self.exit(2, f"error: {escaping.shown(' '.join(message.split()))}\n")

@@ -63,6 +63,7 @@ MODELS: tuple[Model, ...] = (
 CASES: tuple[Case, ...] = tuple(
     Case(id=t.case, shape=t.shape, counts={m.name: t.count}) for m in MODELS for t in m.tensors
 )
+MOST_SHAPES = 64  # of a GGUF file, each a case; a model has some ten
 QUICK_CASES = ("ffn_down_14b",)
 """What --quick measures: the shape that the record measured first; a model's sum wants them all."""
 
@@ -224,12 +225,15 @@ def cases(args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:
     if args.tensor is not None:
         found = [t for t in found if t.name == args.tensor]
         if not found:
-            gguf_file.read(args.gguf, args.tensor)  # raises with the reason and close names
+            gguf_file.check(args.gguf, args.tensor)  # raises with the reason and close names
     if not found:
         raise BadInput(f"{args.gguf.name} holds no q6_K tensor")
     by_shape: dict[tuple[int, int], list[str]] = {}
     for t in found:
         by_shape.setdefault((t.od, t.id), []).append(t.name)
+    if len(by_shape) > MOST_SHAPES:
+        told = f"{args.gguf.name} holds q6_K tensors of {len(by_shape)} shapes"
+        raise BadInput(f"{told}, {MOST_SHAPES} are measured in one go; pick one with --tensor")
     model = args.gguf.name if args.gguf.name not in {m.name for m in MODELS} else f"{args.gguf.name} (file)"
     return [
         Case(id=tensor_id(names[0]), shape=Shape(od, id_), counts={model: len(names)}, tensors=(names[0],))
