@@ -28,7 +28,7 @@ def child_argv(name: str, args: argparse.Namespace, out: Path, k: int = 0) -> li
     """The parent's own flags, for the `k`-th child: it measures alone, by a seed of its own, into `out`."""
     argv: list[str] = ["--mode", "measure", "-q", "--json", str(out), "--md", str(out.with_suffix(".md"))]
     argv += ["--device", str(args.device), "--seed", str(args.seed + k), "--windows", str(args.windows)]
-    argv += ["--blocks", str(args.blocks)]
+    argv += ["--blocks", str(args.blocks), "--build-timeout", str(args.build_timeout)]
     argv += ["--blocks-per-sm", str(args.blocks_per_sm)] if args.blocks_per_sm else []
     argv += [word for backend in args.backend or () for word in ("--backend", backend)]
     argv += [word for case in args.case or () for word in ("--case", case)]
