@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from probes import cli
-from probes.core import flags
+from probes.core import children, flags
 from probes.core.types import BadInput
 from probes.engine import arms as binding
 from probes.engine import block_rule, digests, probe
@@ -259,11 +259,13 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument("--out", type=cli.folder, default=Path("out") / "runs", metavar="DIR")
     p.add_argument("--record", action="store_true", help="replace the committed report under out/<device>/")
     p.add_argument("-q", "--quiet", action="store_true")
+    cli.add_build_timeout(p)
     args = p.parse_args(argv)
     return cli.guarded(lambda: _work(args))
 
 
 def _work(args: argparse.Namespace) -> int:
+    children.limit(args.build_timeout)
     if args.runs < 1:
         raise BadInput(f"--runs must be at least 1, got {args.runs}")
     if not 0 <= args.planted <= 50:

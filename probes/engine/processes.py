@@ -28,7 +28,7 @@ def child_argv(name: str, args: argparse.Namespace, out: Path, k: int = 0) -> li
     """The parent's own flags, for the `k`-th child: it measures alone, by a seed of its own, into `out`."""
     argv = ["--mode=measure", "-q", f"--json={out}", f"--md={out.with_suffix('.md')}"]
     argv += [f"--device={args.device}", f"--seed={args.seed + k}", f"--windows={args.windows}"]
-    argv += [f"--blocks={args.blocks}"]
+    argv += [f"--blocks={args.blocks}", f"--build-timeout={args.build_timeout}"]
     argv += [f"--blocks-per-sm={args.blocks_per_sm}"] if args.blocks_per_sm else []
     argv += [f"--backend={backend}" for backend in args.backend or ()]
     argv += [f"--case={case}" for case in args.case or ()]
