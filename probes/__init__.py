@@ -24,3 +24,10 @@ Three walks, room by room:
 Floors, lowest first: core, formats, device, verdict, report, gpu and the kernel packages, engine, cli, the
 probes, commands. Imports point down only; engine.probe alone finds the probes, by name.
 """
+
+import sys
+
+if sys.argv[:1] == ["-m"]:  # python -m probes...: runpy imports this package before all else
+    from probes.core import ends
+
+    ends.early()

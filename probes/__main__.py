@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from probes import cli
-from probes.core import escaping, flags
+from probes.core import flags, streams
 from probes.core.types import BadInput, ProbeError
 from probes.engine import probe
 
@@ -25,9 +25,9 @@ COMMANDS = ("replay", "compare", "selfcheck", "readme", "resources")
 
 def everything(argv: Sequence[str]) -> int:
     """Every probe, one after another, and one summary table."""
-    args = cli.parser("").parse_args(argv)
 
     def work() -> int:
+        args = cli.parser("").parse_args(argv)
         if args.list:
             for name in probe.names():
                 print(f"{name}: {probe.table(name).QUESTION}", *probe.table(name).listing(), sep="\n")
@@ -36,10 +36,10 @@ def everything(argv: Sequence[str]) -> int:
             raise BadInput("--json and --md name one file; with several probes use --out DIR")
         cli.check(args)
         from probes.commands import summary
-        from probes.report import store, tables
+        from probes.report import files, tables
 
         if not args.record:
-            store.check_writable(args.out / "l1.json")
+            files.check_writable(args.out / "l1.json")
         code, lines, judged = 0, [], []
         failed: list[str] = []
         for name in probe.names():
@@ -47,7 +47,7 @@ def everything(argv: Sequence[str]) -> int:
                 done = cli.run(name, cli.parser(name).parse_args(argv))
             except ProbeError as error:  # the other probes still run
                 if str(error) not in failed:
-                    print(escaping.shown(f"error: {name}: {error}"), file=sys.stderr)
+                    streams.tell(f"error: {name}: {error}")
                 failed.append(str(error))
                 code = max(code, error.exit_code)
                 lines.append(summary.line(name, None, str(error)))
@@ -70,8 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv and argv[0] in COMMANDS:
         return cast(int, importlib.import_module(f"probes.commands.{argv[0]}").main(argv[1:]))
     if argv and not argv[0].startswith("-"):
+        streams.settle()
         told = flags.near(argv[0], COMMANDS) or f": {cli.COMMANDS}"
-        print(escaping.shown(f"error: there is no command {argv[0]!r}{told}"), file=sys.stderr)
+        streams.tell(f"error: there is no command {argv[0]!r}{told}")
         return 2
     return everything(argv)
 

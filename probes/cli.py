@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import errno
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probes.core import children, escaping, flags
+from probes.core import children, ends, flags, streams
 from probes.core.types import MAX_PROCESSES, MAX_ROW_SAMPLES, BadInput, Fault, ProbeError, WrongResult
 from probes.engine import probe
 
@@ -109,8 +109,7 @@ def teller(quiet: bool) -> Callable[[str], None]:
 
     def tell(line: str) -> None:
         if not quiet:
-            said = f"[{time.monotonic() - started:5.1f} s] {line}"
-            print(escaping.shown(said), file=sys.stderr, flush=True)
+            streams.tell(f"[{time.monotonic() - started:5.1f} s] {line}")
 
     return tell
 
@@ -123,59 +122,77 @@ def mode_of(args: argparse.Namespace) -> str:
 
     found = facts.look()
     if found.broken:
-        warn(f"{found.why}; nothing is measured, and what follows is predicted")
+        streams.warn(f"{found.why}; nothing is measured, and what follows is predicted")
     return "measure" if found.count else "predict"
-
-
-@cache
-def warn(line: str) -> None:
-    """One line on standard error, once a process: every probe of a run would say the same."""
-    print(escaping.shown(f"warning: {line}"), file=sys.stderr)
 
 
 def run(name: str, args: argparse.Namespace) -> Run:
     """Run one probe and write its reports as it goes. Raises ProbeError, WrongResult, KeyboardInterrupt."""
-    from probes.engine import run as engine
+    with ends.at_once():
+        from probes.engine import run as engine
 
     check(args)
     args.windows = args.windows or WINDOWS
     args.blocks = args.blocks or (QUICK_BLOCKS if args.quick else BLOCKS)
-    return engine.run(name, mode_of(args), args, teller(args.quiet))
+    done = engine.run(name, mode_of(args), args, teller(args.quiet))
+    for line in done.lost:
+        streams.tell(f"error: {line}")
+    return done
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """Run and turn what a user can mend into one line and its exit code (see the epilog of `parser`)."""
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without µ shows a ?, not a traceback
+    """Run and turn what a user can mend into one line and its exit code (see the epilog of `parser`).
+
+    `work` reads its flags itself, so that whatever they say is guarded, too.
+    """
+    streams.settle()
     try:
-        code = work()
-        sys.stdout.flush()
-        return code
+        with ends.caught():
+            code = _ended(work)
+            sys.stdout.flush()
+            return code
+    except ends.Stopped as stop:
+        streams.tell(ends.line(stop.exit_code - 128))
+        streams.drop()
+        return stop.exit_code
     except (ProbeError, WrongResult, Fault) as error:
         kind = {WrongResult: "WRONG RESULT", Fault: "FAULT"}.get(type(error), "error")
-        print(escaping.shown(f"{kind}: {error}"), file=sys.stderr)
+        streams.tell(f"{kind}: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        print("stopped; whatever rows were finished are kept", file=sys.stderr)
-        return 130
+        streams.tell(ends.line(signal.SIGINT))
+        return 128 + signal.SIGINT
     except MemoryError as error:
-        print(escaping.shown(f"error: this machine has no room for that ({error})"), file=sys.stderr)
-        return 2
+        streams.tell(f"error: this machine has no room for that ({error})")
     except BrokenPipeError:
-        sys.stderr.close()  # the reader went away, as `| head` does, and the run was cut short
-        return 1
+        streams.tell("error: what read the output is gone; whatever rows were finished are kept")
+        streams.drop()
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-            raise
-        print(f"error: cannot write the output: {error.strerror}", file=sys.stderr)
-        return 2
+        what = f"cannot use {error.filename}" if error.filename else "cannot write the output"
+        streams.tell(f"error: {what}: {error.strerror or error}")
+        streams.drop()
+    return BadInput.exit_code
+
+
+def _ended(work: Callable[[], int]) -> int:
+    """`work`'s exit code, argparse's own too. Raises BadInput where the current folder is gone."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise BadInput(
+            f"the current folder is not there ({error.strerror}): change to one that is"
+        ) from error
+    try:
+        return work()
+    except SystemExit as end:  # --help, or a flag that is none
+        return end.code if isinstance(end.code, int) else 0
 
 
 def main(name: str, argv: Sequence[str] | None = None) -> int:
     """`python -m probes.<name>`."""
-    args = parser(name).parse_args(argv)
 
     def work() -> int:
+        args = parser(name).parse_args(argv)
         if args.list:
             print("\n".join(probe.table(name).listing()))
             return 0
@@ -200,10 +217,15 @@ def show(done: Run) -> int:
 
 
 def code_of(done: Run) -> int:
-    """0 where every verdict was reached; 3 where one is INCONCLUSIVE, or a measured run reached none."""
+    """0 where every verdict was reached; 3 where one is INCONCLUSIVE, or a measured run reached none.
+
+    2 where a file of the report could not be written.
+    """
     from probes.engine import sweep
     from probes.verdict import bars
 
+    if done.lost:
+        return BadInput.exit_code
     if sweep.swept(done.rows):  # it judges nothing, and is done when it is through
         return 0
     reached = [r.verdict for r in done.verdicts()]

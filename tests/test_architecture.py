@@ -23,7 +23,7 @@ PACKAGES = ("probes", "kernels_numba", "kernels_cu")
 PROBES = probe.names()
 
 FLOORS = (
-    ("probes", "probes.core"), ("probes.formats",), ("probes.device",), ("probes.verdict",),
+    ("probes.core",), ("probes", "probes.formats"), ("probes.device",), ("probes.verdict",),
     ("probes.report",), ("probes.gpu", "kernels_numba", "kernels_cu"), ("probes.engine",), ("probes.cli",),
     tuple(f"probes.{name}" for name in PROBES), ("probes.commands",), ("probes.__main__",),
 )  # fmt: skip

@@ -74,25 +74,25 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Compare; the exit code of what was found."""
-    args = parser().parse_args(argv)
-
-    return cli.guarded(lambda: _work(args))
+    return cli.guarded(lambda: _work(parser().parse_args(argv)))
 
 
 def _work(args: argparse.Namespace) -> int:
     from probes.commands import compare_text as text
     from probes.engine import compare, sides
-    from probes.report import store
+    from probes.report import files, store
 
     old, new = _sides(args)
     if not (math.isfinite(args.margin) and 0 <= args.margin < 100):
         raise BadInput(f"--margin must be from 0 to below 100 percent, got {args.margin}")
     places = [p for p in (args.csv, args.json, args.md) if p]
-    files = {p.resolve() for p in (*old, *new)}
-    if len(files | {p.resolve() for p in places}) < len(files) + len(places):
+    read = {files.whole(p) for p in (*old, *new)}
+    if len(read | {files.whole(p) for p in places}) < len(read) + len(places):
         raise BadInput("two of --csv, --json, --md and the reports are one file")
     for place in places:
-        store.check_writable(place)
+        files.check_not_committed(place)
+        files.check_not_measured(place, "a comparison")
+        files.check_writable(place)
     olds = sides.read(old, store.read_json)
     if args.run:
         found, news = _run(args, olds)

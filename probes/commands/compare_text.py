@@ -15,7 +15,7 @@ from probes.core import escaping
 from probes.core.types import BadInput
 from probes.engine.compare import Comparison, Matched
 from probes.engine.sides import Report
-from probes.report import store, tables
+from probes.report import files, tables
 from probes.verdict import comparison
 from probes.verdict.comparison import Answer
 
@@ -194,15 +194,13 @@ def write(said: Text | Levers, args: argparse.Namespace) -> int:
     """Print, and write the files asked for."""
     print(said.text(False))
     if args.md:
-        store.write_text(args.md, said.text(True) + "\n")
+        files.write(args.md, said.text(True) + "\n")
     if args.json:
-        store.write_text(
-            args.json, json.dumps(said.json(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-        )
+        files.write(args.json, json.dumps(said.json(), indent=1, allow_nan=False, ensure_ascii=False) + "\n")
     if args.csv:
         rows, out = said.rows(), io.StringIO()
         made = csv.DictWriter(out, list(rows[0]) if rows else list(COLUMNS), lineterminator="\n")
         made.writeheader()
         made.writerows(rows)
-        store.write_text(args.csv, out.getvalue())
+        files.write(args.csv, out.getvalue())
     return 0

@@ -8,7 +8,7 @@ from probes import cli
 from probes.core import flags
 from probes.core.types import BACKENDS, BadInput
 from probes.engine import answer, probe
-from probes.report import store, tables
+from probes.report import files, store, tables
 from probes.report.provenance import Head
 
 DEVICE = "nvidia-h200"
@@ -58,8 +58,7 @@ def main(argv: list[str]) -> int:
     """Rewrite README.md in the current folder; with --check only compare."""
     p = flags.Parser(prog="python -m probes readme", description=(__doc__ or "").splitlines()[0])
     p.add_argument("--check", action="store_true", help="compare only; write nothing")
-    args = p.parse_args(argv)
-    return cli.guarded(lambda: _work(args.check))
+    return cli.guarded(lambda: _work(p.parse_args(argv).check))
 
 
 def _work(check: bool) -> int:
@@ -72,7 +71,7 @@ def _work(check: bool) -> int:
         raise BadInput(f"cannot read {readme}: {error}") from error
     new = filled(text, Path("out") / DEVICE)
     if not check:
-        store.write_text(readme, new)
+        files.write(readme, new)
     elif new != text:
         raise BadInput("README.md lags behind the committed reports; run: python -m probes readme")
     return 0

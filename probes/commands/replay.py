@@ -32,8 +32,7 @@ def main(argv: Sequence[str]) -> int:
     text = "A report's verdicts again, from its samples."
     p = flags.Parser(prog="python -m probes replay", description=text)
     p.add_argument("file", type=Path, help="a report's JSON")
-    args = p.parse_args(argv)
-    return cli.guarded(lambda: _work(args.file))
+    return cli.guarded(lambda: _work(p.parse_args(argv).file))
 
 
 def _work(file: Path) -> int:

@@ -25,7 +25,7 @@ from probes.device.facts import compute_capability
 from probes.engine import digests as keys
 from probes.engine import probe
 from probes.engine.compiling import Asked, compile_all
-from probes.report import store
+from probes.report import files
 from probes.report.provenance import versions
 from probes.verdict import bars
 
@@ -44,9 +44,8 @@ def main(argv: list[str]) -> int:
     ):
         p.add_argument(flag, action="store_true", help=said)
     cli.add_build_timeout(p)
-    args = p.parse_args(argv)
     environment.settle(os.environ, read="numba" in sys.modules)  # before Numba reads it
-    return cli.guarded(lambda: _work(args))
+    return cli.guarded(lambda: _work(p.parse_args(argv)))
 
 
 def digests() -> dict[str, dict[str, str]]:
@@ -114,9 +113,11 @@ def _work(args: argparse.Namespace) -> int:
         print(json.dumps(digests() if args.digests else built()))
         return 0
     path = Path(recorded.__file__).with_name(recorded.RESOURCES_FILE)
+    if not args.check:
+        files.check_writable(path)
     text, parse = collect(), recorded.parse_resources
     if not args.check:
-        store.write_text(path, text)
+        files.write(path, text)
     elif not path.exists() or parse(path.read_text())[1] != parse(text)[1]:
         raise BadInput(f"{path.name} is not what the compilers say now; run: python -m probes resources")
     print(f"{path.name} is what the compilers say" if args.check else f"wrote {path.name}")

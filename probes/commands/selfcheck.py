@@ -31,7 +31,7 @@ from probes.gpu import facts, sampling
 from probes.gpu.memory import Buffer
 from probes.gpu.sampling import Blocks
 from probes.gpu.timing import Arm
-from probes.report import provenance, store, tables
+from probes.report import files, provenance, store, tables
 from probes.report.rows import Row
 from probes.verdict import bars, blocks
 
@@ -260,8 +260,7 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument("--record", action="store_true", help="replace the committed report under out/<device>/")
     p.add_argument("-q", "--quiet", action="store_true")
     cli.add_build_timeout(p)
-    args = p.parse_args(argv)
-    return cli.guarded(lambda: _work(args))
+    return cli.guarded(lambda: _work(p.parse_args(argv)))
 
 
 def _work(args: argparse.Namespace) -> int:
@@ -282,6 +281,10 @@ def _work(args: argparse.Namespace) -> int:
         neighbours=facts.neighbours(args.device), environment=gpu.environment,
     )  # fmt: skip
     folder = Path("out") / gpu.facts.slug if args.record else args.out
+    text_file = folder / f"{name}.md"
+    if not args.record:
+        files.check_not_committed(text_file)
+    files.check_writable(text_file)
     taken: list[tuple[str, Blocks]] = []
     with store.ReportFile(folder / f"{name}.json", head) as file:
         for rows, own in measure(bench, args.runs, planted):
@@ -294,7 +297,7 @@ def _work(args: argparse.Namespace) -> int:
         file.add(*judged)
     print(text(judged, found, False, planted))
     written = f"# The harness against itself\n\n{tables.first_line(head, True)}\n\n"
-    store.write_text(folder / f"{name}.md", written + text(judged, found, True, planted))
+    files.write(text_file, written + text(judged, found, True, planted))
     if planted:
         return int(seen(judged) < FOUND * len(judged))
     return int(wrong(judged, found))

@@ -46,6 +46,7 @@ def run(
     within_s: seconds at most, by default `limit_s()`. scratch: `cwd` is removed where this process dies.
     Raises Unavailable where it takes longer; OSError where it does not start.
     """
+    hint = "; --build-timeout gives it longer" if within_s is None else ""
     within_s = _limit_s if within_s is None else within_s
     end, kept_fd = os.pipe()
     kept = os.fdopen(kept_fd, "wb", 0)
@@ -60,9 +61,7 @@ def run(
         out, err = child.communicate(timeout=within_s)
     except subprocess.TimeoutExpired as error:
         name = Path(command[0]).name
-        raise Unavailable(
-            f"{name} did not finish in {within_s:g} s and was stopped; --build-timeout gives it longer"
-        ) from error
+        raise Unavailable(f"{name} did not finish in {within_s:g} s and was stopped{hint}") from error
     finally:
         os.close(end)
         _held.discard(kept)

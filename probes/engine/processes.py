@@ -6,7 +6,6 @@ Addresses, placement and clock state are the process's: windows cannot vary them
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from probes.core import children
 from probes.core.types import BadInput, Unavailable
 from probes.engine import judge, probe
 from probes.report import store
@@ -22,6 +22,9 @@ from probes.verdict import blocks
 
 # figures of a joined row that are the median of the processes'
 MEDIANS = ("event_loop_time_s", "overlap_s", "gain_per_interface_s", "load_balance", "sm_clock_hz")
+
+
+FOREVER_S = 1e6  # a run takes as long as it takes
 
 
 def child_argv(name: str, args: argparse.Namespace, out: Path, k: int = 0) -> list[str]:
@@ -78,7 +81,7 @@ def pooled(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> 
 def _child(name: str, args: argparse.Namespace, k: int, out: Path) -> list[Row]:
     """One process' rows, with what it saw of its neighbours as a note. Raises Unavailable."""
     command = [sys.executable, "-m", f"probes.{name}", *child_argv(name, args, out, k)]
-    child = subprocess.run(command, capture_output=True, text=True)
+    child = children.run(command, within_s=FOREVER_S)
     if child.returncode not in (0, 3):
         last = (child.stderr.strip().splitlines() or ["no message"])[-1]
         raise Unavailable(f"process {k + 1} stopped with exit code {child.returncode}: {last}")

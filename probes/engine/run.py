@@ -34,7 +34,7 @@ from probes.engine.plan import refused
 from probes.engine.probe import Arms, Case, Fit
 from probes.gpu import facts as live
 from probes.gpu.partition import partition
-from probes.report import provenance, store, tables
+from probes.report import files, pictures, provenance, store, tables
 from probes.report.provenance import Head
 from probes.report.rows import Row
 from probes.verdict import blocks
@@ -47,30 +47,45 @@ class Run:
     name: str
     head: Head
     rows: list[Row] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    """What could not be written once all was measured: a line each."""
+
+    def tried(self, write: Callable[[], object], kept: str) -> None:
+        """Write something at the run's end; where that fails, say so, and what is `kept`."""
+        try:
+            write()
+        except BadInput as error:
+            self.lost.append(f"{error}; {kept}")
 
     def verdicts(self) -> list[Row]:
         """The rows that hold a verdict."""
         return [r for r in self.rows if r.verdict]
 
 
-def places(name: str, args: argparse.Namespace, device: str) -> tuple[Path, Path]:
+def places(name: str, args: argparse.Namespace, device: str, mode: str = "measure") -> tuple[Path, Path]:
     """Where rows and Markdown go: --json and --md, the committed report with --record, else the runs folder.
 
-    BadInput where they would replace each other or a committed report, or cannot be written.
+    BadInput where they would replace each other, a committed report or, by a prediction, a measured one, or
+    where they or the pictures beside them cannot be written.
     """
     folder = Path("out") / device if args.record else Path(args.out)
     rows = Path(args.json) if args.json else folder / f"{probe.table(name).stem(args)}.json"
     text = Path(args.md) if args.md else rows.with_suffix(".md")
-    if rows.resolve() == text.resolve():
+    if files.whole(rows) == files.whole(text):
         raise BadInput(f"rows and Markdown would both go to {rows}: give --json and --md two files")
-    # --record replaces a report when the run is finished; until then its rows lie in --out
-    for path in (Path(args.out) / rows.name,) if args.record else (rows, text):
-        parent = path.resolve().parent
-        if parent.parent == Path("out").resolve() and parent.name not in ("runs", "build"):
-            told = "give unfinished rows another --out" if args.record else "which only --record replaces"
-            raise BadInput(f"{path} is a committed report's place, {told}")
-    for path in (rows, text):
-        store.check_writable(path)
+    if args.record:  # it replaces a report when the run is finished; until then its rows lie in --out
+        working = Path(args.out) / rows.name
+        files.check_not_committed(working, "give unfinished rows another --out")
+        files.check_writable(working)
+    drawn = probe.report(name).pictures(text) if mode == "measure" and probe.table(name).sweeps(args) else []
+    if drawn:
+        pictures.check()
+    for path in (rows, text, *drawn):
+        if not args.record:
+            files.check_not_committed(path)
+        if mode == "predict":
+            files.check_not_measured(path, "a prediction")
+        files.check_writable(path)
     return rows, text
 
 
@@ -120,7 +135,7 @@ def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], No
         mode=mode, device=facts.slug, seed=args.seed, probes=(name,), device_facts=told,
         kernels_sha256=digests.report(probe.table(name).stem(args), facts.slug), **seen,
     )  # fmt: skip
-    path, text = places(name, args, facts.slug)
+    path, text = places(name, args, facts.slug, mode)
     print(tables.first_line(head), end="\n\n", flush=True)
     # a committed report is replaced by a finished run only: until then the rows go to the runs folder
     working = Path(args.out) / path.name if args.record else path
@@ -146,14 +161,21 @@ def run(name: str, mode: str, args: argparse.Namespace, tell: Callable[[str], No
             head.notes += [note] if note else []
             head.environment = list(gpu.environment)  # a partition may have added to it
             head.neighbours += [n for n in live.neighbours(args.device, True) if n not in head.neighbours]
+    done = Run(name, head, file.rows)
     if args.record:
-        store.write_json(path, head, file.rows)
+        done.tried(lambda: store.write_json(path, head, done.rows), f"the rows are in {working}")
     if not args.once:
-        part = probe.report(name)
-        extra = part.sections(file.rows, True) + part.plots(file.rows, text)  # drawn beside the report
-        title = f"{name.upper()}: {probe.table(name).QUESTION}"
-        store.write_text(text, tables.document(title, head, file.rows, extra))
-    return Run(name, head, file.rows)
+        done.tried(lambda: document(done, text), f"the rows are in {path}")
+    return done
+
+
+def document(done: Run, path: Path) -> None:
+    """Write a run's Markdown and draw its pictures beside it. Raises BadInput."""
+    part = probe.report(done.name)
+    extra = part.sections(done.rows, True)
+    done.tried(lambda: extra.extend(part.plots(done.rows, path)), "the report has no picture")
+    title = f"{done.name.upper()}: {probe.table(done.name).QUESTION}"
+    files.write(path, tables.document(title, done.head, done.rows, extra))
 
 
 def looks_of(most: int) -> tuple[int, ...]:

@@ -166,6 +166,11 @@ def _sweep(rows: Sequence[Row], markdown: bool) -> str:
     return sweep.section("The fastest of each form", text, "l1", texts, markdown, "it takes both forms")
 
 
+def pictures(path: Path) -> list[Path]:
+    """L1 draws nothing."""
+    return []
+
+
 def plots(rows: Sequence[Row], path: Path) -> list[str]:
     """L1 draws nothing."""
     return []

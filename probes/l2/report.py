@@ -11,7 +11,8 @@ from probes.engine import limit, sweep
 from probes.engine.judge import find
 from probes.engine.probe import Case
 from probes.l2 import analysis, chains, plan, table
-from probes.report import pictures, tables
+from probes.report import tables
+from probes.report.pictures import Mark, panels
 from probes.report.rows import Row
 from probes.report.tables import format_percent, format_ratio, format_time
 from probes.verdict import bars, record
@@ -264,12 +265,17 @@ def _rings(rows: Sequence[Row], markdown: bool) -> str:
     return sweep.section("The ring chains swept", text, "l2", chosen, markdown)
 
 
+def pictures(path: Path) -> list[Path]:
+    """The sweep over tails."""
+    return [path.with_name(f"{path.stem}_sweep.svg")]
+
+
 def plots(rows: Sequence[Row], path: Path) -> list[str]:
     """Draw the sweep over tails beside the report: each PDL arm's speedup by waves, a panel per occupancy."""
     points = analysis.tail_points(rows)
     if not points:
         return []
-    shown: dict[str, dict[str, list[pictures.Mark]]] = {}
+    shown: dict[str, dict[str, list[Mark]]] = {}
     swept = sorted(
         (r for r, _ in points), key=lambda r: (r.registers or 0, r.blocks_per_sm or 0, r.waves or 0)
     )
@@ -277,10 +283,10 @@ def plots(rows: Sequence[Row], path: Path) -> list[str]:
         panel = shown.setdefault(f"{row.registers} registers, {row.blocks_per_sm} blocks/SM", {})
         ratio, low, high = row.ratio_to_baseline or 1.0, row.ratio_low or 1.0, row.ratio_high or 1.0
         ends = (100 * (1 / ratio - 1 / high), 100 * (1 / low - 1 / ratio))
-        bar = pictures.Mark(row.waves or 0.0, 100 * (1 / ratio - 1), *ends)
+        bar = Mark(row.waves or 0.0, 100 * (1 / ratio - 1), *ends)
         panel.setdefault(row.variant, []).append(bar)
-    file = path.with_name(f"{path.stem}_sweep.svg")
-    if not pictures.panels(shown, "waves", "speedup, %", file):
+    (file,) = pictures(path)
+    if not panels(shown, "waves", "speedup, %", file):
         return ["(no plot of the sweep: matplotlib is not installed, see the extra `plots`)"]
     return [f"![speedup over the plain graph by waves, registers and blocks per SM]({file.name})"]
 

@@ -147,6 +147,11 @@ def _geometries(rows: Sequence[Row], markdown: bool) -> str:
     return sweep.section("The fastest geometry of each ring kernel", text, "l3", chosen, markdown, part=part)
 
 
+def pictures(path: Path) -> list[Path]:
+    """Time per row against waves."""
+    return [waves.picture(path)]
+
+
 def plots(rows: Sequence[Row], path: Path) -> list[str]:
     """Time per row against waves, beside the report."""
     return waves.plots(rows, path)

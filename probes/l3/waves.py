@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probes.l3.table import SWEPT, WAVES
+from probes.report import files, pictures
 from probes.report.tables import format_percent
 
 if TYPE_CHECKING:
@@ -166,28 +167,28 @@ def plots(rows: Sequence[Row], path: Path) -> list[str]:
     """Draw time per row against waves, one panel a backend, beside the Markdown report at `path`.
 
     Returns the lines that show it there: none without a sweep, the reason where matplotlib is missing.
-    Raises BadInput where the picture cannot be written.
+    Raises BadInput where the picture cannot be drawn or written.
     """
     backends = [b for b in ("cu", "numba") if points(rows, b)]
     if not backends:
         return []
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return ["(no plot: matplotlib is not installed; pip install '.[plots]')"]
-    from probes.core.types import BadInput
+    with pictures.errors():
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            return ["(no plot: matplotlib is not installed; pip install '.[plots]')"]
+        figure = Figure(figsize=(7.0 * len(backends), 4.2), layout="constrained")
+        axes = figure.subplots(1, len(backends), sharey=True, squeeze=False)[0]
+        for axis, backend in zip(axes, backends, strict=True):
+            _panel(axis, backend, points(rows, backend))
+        data = pictures.drawn(figure, "png", dpi=110, metadata={"Software": None})
+    files.write(picture(path), data)
+    return [f"![Time per row against waves]({picture(path).name})"]
 
-    figure = Figure(figsize=(7.0 * len(backends), 4.2), layout="constrained")
-    axes = figure.subplots(1, len(backends), sharey=True, squeeze=False)[0]
-    for axis, backend in zip(axes, backends, strict=True):
-        _panel(axis, backend, points(rows, backend))
-    picture = path.with_name(f"{path.stem}-waves.png")
-    try:
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(picture, dpi=110, metadata={"Software": None})
-    except OSError as error:
-        raise BadInput(f"cannot write {picture}: {error.strerror}") from error
-    return [f"![Time per row against waves]({picture.name})"]
+
+def picture(path: Path) -> Path:
+    """Where `plots` draws, for a report's Markdown at `path`."""
+    return path.with_name(f"{path.stem}-waves.png")
 
 
 def _panel(axis: Any, backend: str, found: Sequence[Point]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from probes.core.types import BadInput
+from probes.report import files
 
 
 class Mark(NamedTuple):
@@ -20,14 +23,35 @@ class Mark(NamedTuple):
 
 def panels(shown: Mapping[str, Mapping[str, Sequence[Mark]]], x_label: str, y_label: str, path: Path) -> bool:
     """A panel per title, a line per label; False where matplotlib is not installed. Raises BadInput."""
-    try:
-        import matplotlib
-    except ImportError:
-        return False
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "probes"
-    from matplotlib import pyplot
+    data = _svg(shown, x_label, y_label)
+    if data:
+        files.write(path, data)
+    return bool(data)
 
+
+def check() -> None:
+    """Draw something small and throw it away. BadInput where matplotlib is there and cannot."""
+    _svg({"": {"x": [Mark(0.0, 0.0, 0.0, 0.0)]}}, "", "")
+
+
+def _svg(shown: Mapping[str, Mapping[str, Sequence[Mark]]], x_label: str, y_label: str) -> bytes:
+    with errors():
+        try:
+            import matplotlib
+        except ImportError:
+            return b""
+        matplotlib.use("Agg")
+        matplotlib.rcParams["svg.hashsalt"] = "probes"
+        from matplotlib import pyplot
+
+        figure = _drawn(pyplot, shown, x_label, y_label)
+        try:
+            return drawn(figure, "svg", metadata={"Date": None})
+        finally:
+            pyplot.close(figure)
+
+
+def _drawn(pyplot: Any, shown: Mapping[str, Mapping[str, Sequence[Mark]]], x_label: str, y_label: str) -> Any:
     columns = min(4, len(shown))
     rows = -(-len(shown) // columns)
     figure, axes = pyplot.subplots(
@@ -47,11 +71,23 @@ def panels(shown: Mapping[str, Mapping[str, Sequence[Mark]]], x_label: str, y_la
         line[0].set_ylabel(y_label, fontsize=8)
     axes[0][0].legend(fontsize=6)
     figure.tight_layout()
+    return figure
+
+
+def drawn(figure: Any, form: str, **how: Any) -> bytes:
+    """A figure's picture, as "svg" or "png"."""
+    data = io.BytesIO()
+    figure.savefig(data, format=form, **how)
+    return data.getvalue()
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """Whatever a library that draws raises, as BadInput in one line: no row is worth less for it."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format="svg", metadata={"Date": None})
-    except OSError as error:
-        raise BadInput(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        pyplot.close(figure)
-    return True
+        yield
+    except BadInput:
+        raise
+    except Exception as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise BadInput(f"matplotlib cannot draw: {said}; install it anew, or remove it") from error

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
+from probes.core import ends, streams
 from probes.core.digest import digest
 from probes.core.types import BadInput
-from probes.report import bounds, schema1
+from probes.report import bounds, files, schema1
 from probes.report.provenance import Head
 from probes.report.rows import Row
 
@@ -27,12 +26,16 @@ class ReportFile:
 
     Entry fails where the place cannot be written, before anything is measured. An older file stays until the
     first `add`; each replaces the file as a whole, so that a killed run leaves its finished rows. Leaving
-    without an exception marks it complete. Raises BadInput.
+    without an exception marks it complete; leaving with one writes what an interrupted `add` did not. Where
+    another run writes to the same place, head and user are told. Raises BadInput; rows that it keeps from
+    their place are kept elsewhere, which it says.
     """
 
     def __init__(self, path: Path, head: Head, closing: Closing = lambda rows: []) -> None:
         self.path, self.head, self.given, self._closing = path, head, list[Row](), closing
         self.closed: list[Row] = []
+        self._owed = False
+        self._stamp: tuple[int, int] | None = None
 
     @property
     def rows(self) -> list[Row]:
@@ -40,67 +43,63 @@ class ReportFile:
         return [*self.given, *self.closed]
 
     def __enter__(self) -> ReportFile:
-        check_writable(self.path)
+        check_place(self.path, self.head)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.head.complete = True
+        if kind is None or self._owed:
             self.add()
 
     def add(self, *rows: Row) -> None:
         """Append finished rows and write the file."""
+        self._owed = True
         self.given.extend(rows)
         self.closed = self._closing(self.given)
-        write_json(self.path, self.head, self.rows)
+        ends.check()
+        now = files.stamp(self.path)
+        if self._stamp and now and now != self._stamp:
+            self._another()
+        try:
+            self._stamp = write_json(self.path, self.head, self.rows)
+        except BadInput as error:
+            self._owed = False
+            kept = files.salvaged(_text(self.head, self.rows), self.path.name)
+            raise BadInput(f"{error}; {kept}") from error
+        self._owed = False
+
+    def _another(self) -> None:
+        line = f"another run writes to {self.path.name}, too: each replaces the other's rows"
+        if line not in self.head.notes:
+            self.head.notes.append(line)
+            streams.warn(line)
 
 
-def write_json(path: Path, head: Head, rows: Sequence[Row]) -> None:
-    """Replace `path` by head and rows, in one step. BadInput where that fails: the old file then stays."""
+def check_place(path: Path, head: Head) -> None:
+    """BadInput where a report cannot be written, or would replace what it must not."""
+    if head.mode != "measure":
+        files.check_not_measured(path, "a prediction")
+    files.check_writable(path)
+
+
+def write_json(path: Path, head: Head, rows: Sequence[Row]) -> tuple[int, int]:
+    """Replace `path` by head and rows, in one step; its stamp. BadInput: the old file stays."""
+    if head.mode != "measure":
+        files.check_not_measured(path, "a prediction")
+    return files.write(path, _text(head, rows))
+
+
+def _text(head: Head, rows: Sequence[Row]) -> str:
     head.rows_sha256 = rows_sha256(rows)
     top = json.dumps(head.to_json(), indent=1, allow_nan=False, ensure_ascii=False)
     body = ",\n".join(json.dumps(r.to_json(), allow_nan=False, ensure_ascii=False) for r in rows)
-    write_text(path, f'{top[:-2]},\n "rows": [\n{body}\n ]\n}}\n')
+    return f'{top[:-2]},\n "rows": [\n{body}\n ]\n}}\n'
 
 
 def rows_sha256(rows: Sequence[Row]) -> str:
     """SHA-256 (hex) of rows: of the fields that say something, so that a field more changes nothing."""
     return digest([{k: v for k, v in asdict(r).items() if v not in (None, [], {})} for r in rows])
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a text file in one step (a temporary file beside it, then a rename), and make its folder.
-
-    Follows a symbolic link. BadInput on whatever the file system refuses, and on what is no regular file.
-    """
-    _written(path, text, keep=True)
-
-
-def check_writable(path: Path) -> None:
-    """Try to write beside `path` what a report's first bytes would be, and take it away again. BadInput."""
-    _written(path, " " * 4096, keep=False)
-
-
-def _written(path: Path, text: str, keep: bool) -> None:
-    try:
-        if not path.name:
-            raise ValueError("that names no file")
-        target = path.resolve()
-        if target.exists() and not target.is_file():
-            raise ValueError("it is there and is no regular file")
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(temporary, "w", encoding="utf-8", newline="\n") as f:
-                f.write(text)
-            if keep:
-                os.replace(temporary, target)
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-    except (OSError, ValueError, RuntimeError) as e:
-        why = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
-        raise BadInput(f"cannot write {path}: {why}; choose another place") from e
 
 
 def read_json(path: Path) -> tuple[Head, list[Row]]:

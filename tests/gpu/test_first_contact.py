@@ -10,6 +10,7 @@ import pytest
 
 from probes import __main__ as everything
 from probes import cli
+from probes.core import streams
 from probes.core.types import Fault
 from probes.engine import digests, probe, reads, run
 from probes.report.rows import Row
@@ -21,7 +22,7 @@ MISMATCH = "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
 @pytest.fixture
 def gpu(host_h200: HostGpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HostGpu:
     monkeypatch.chdir(tmp_path)
-    cli.warn.cache_clear()
+    streams.warn.cache_clear()
     return host_h200
 
 

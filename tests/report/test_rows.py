@@ -204,16 +204,6 @@ def test_a_full_or_closed_disk_is_one_clear_line(
     assert list(tmp_path.iterdir()) == [file]  # and no temporary one is left
 
 
-def test_a_really_full_disk(tmp_path: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full on this system")
-    file = tmp_path / "l1.json"
-    (tmp_path / f".l1.json.{os.getpid()}.tmp").symlink_to("/dev/full")
-    with pytest.raises(BadInput, match="No space left"):
-        store.write_json(file, head(), [row()])
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
