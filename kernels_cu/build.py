@@ -12,12 +12,14 @@ import functools
 import os
 import re
 import shutil
-import subprocess
-from collections.abc import Callable, Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import CalledProcessError
 
-from probes.core import cubin
-from probes.core.cache import build_dir, cached
+from probes.core import children, cubin
+from probes.core.cache import cached, homes
 from probes.core.closure import cxx_closure, included
 from probes.core.digest import cxx_canonical, digest
 from probes.core.settings import first_error, settings
@@ -32,6 +34,11 @@ HERE = Path(__file__).parent
 
 NVCC_FLAGS = ("-O3", "-std=c++17", "--fmad=false", "-shared", "-Xcompiler", "-fPIC", "-cudart", "static")
 CONSTANTS = "constants.gen.cuh"
+KEPT = "kept"
+"""The folder of a compiler's intermediate files."""
+
+_PLAIN = re.compile(r"[\w ./+@%:,=~-]+")
+"""A path in which no shell finds anything to expand or to run."""
 
 
 def layouts_header(layouts: Iterable[Layout] = LAYOUTS) -> str:
@@ -84,7 +91,7 @@ def find_nvcc() -> tuple[str, ...]:
     """
     on_path = shutil.which("nvcc")
     if on_path:
-        return (on_path,)
+        return (_plain(on_path),)
     try:
         from cuda.pathfinder import find_nvidia_binary_utility
     except ImportError:
@@ -96,28 +103,43 @@ def find_nvcc() -> tuple[str, ...]:
             "no nvcc on PATH and none from pip, and the C++ twins need one: "
             "install a CUDA toolkit, or: pip install '.[cu13]'"
         )
-    return (found, f"-L{Path(found).parent.parent / 'lib'}")
+    return (_plain(found), f"-L{Path(found).parent.parent / 'lib'}")
+
+
+def _plain(program: str) -> str:
+    """A compiler's whole path. Raises Unavailable where the shell that nvcc uses would read it."""
+    path = os.path.abspath(program)
+    if not _PLAIN.fullmatch(path):
+        raise Unavailable(f"the compiler's path {path!r} has signs that a shell reads: install it elsewhere")
+    return path
 
 
 @functools.cache
 def _version(program: str) -> str:
     """What a compiler says of its version. Raises Unavailable where it cannot even be asked."""
     try:
-        run = subprocess.run([program, "--version"], capture_output=True, check=True)
-        return run.stdout.decode(errors="replace")
-    except (OSError, subprocess.CalledProcessError) as error:
+        run = children.run([program, "--version"])
+        run.check_returncode()
+        return run.stdout
+    except (OSError, CalledProcessError) as error:
         raise Unavailable(f"{program} does not work ({error}): mend it, or take it off PATH") from error
 
 
 def _host_version() -> str:
     """What the compiler that nvcc calls for the host says of itself. Raises Unavailable without one."""
-    asked = os.environ.get("NVCC_CCBIN") or "g++"
+    asked = _host_compiler() or "g++"
     program = shutil.which(os.path.join(asked, "g++") if os.path.isdir(asked) else asked)
     if not program:
         raise Unavailable(
             f"no host C++ compiler for nvcc, {asked} is not found: install g++, or set NVCC_CCBIN"
         )
     return _version(program)
+
+
+def _host_compiler() -> str:
+    """NVCC_CCBIN, whole where it is a path: nvcc runs in another folder. '' where it is not set."""
+    asked = os.environ.get("NVCC_CCBIN", "")
+    return _plain(asked) if os.sep in asked else asked
 
 
 def compiler_version() -> str:
@@ -151,6 +173,39 @@ def _inputs(source: str, flags: Sequence[str], layouts: tuple[Layout, ...]) -> s
     return digest(cxx_closure(HERE / source), headers, list(flags))
 
 
+@contextmanager
+def _workshop(scratch: Path) -> Iterator[Path]:
+    """A folder to compile in: below `scratch`, or the system's where a shell would read a path below it.
+
+    nvcc puts its source's whole path into a shell's command, between double quotes.
+    """
+    for place in (scratch, Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")):
+        if _PLAIN.fullmatch(str(place.resolve())) and place.is_dir():
+            with tempfile.TemporaryDirectory(prefix="probes-", dir=place.resolve()) as folder:
+                yield Path(folder)
+            return
+    raise Unavailable(f"a shell would read the name {tempfile.gettempdir()!r}: set TMPDIR to a plain folder")
+
+
+def _build(command: list[str], flags: Sequence[str], source: str, product: str, folder: Path) -> None:
+    """Run a compiler inside `folder`, with relative names alone. Raises Unavailable."""
+    what = f"{Path(command[0]).name} could not build {source}"
+    kept = folder / KEPT
+    kept.mkdir()
+    argv = [*command, *flags, "-I.", source, "-o", product]
+    argv += ["-keep", "-keep-dir", KEPT] if source.endswith(".cu") else []
+    try:
+        own = {"TMPDIR": KEPT, "NVCC_CCBIN": _host_compiler()}
+        env = {**os.environ, **{name: value for name, value in own.items() if value}}
+        run = children.run(argv, cwd=folder, env=env, scratch=True)
+    except OSError as error:  # not the build folder's fault
+        raise Unavailable(f"{what}: it does not start ({error.strerror})") from error
+    if run.returncode < 0:
+        raise Unavailable(f"{what}: it was stopped by signal {-run.returncode}")
+    if run.returncode or not (folder / product).is_file():
+        raise Unavailable(f"{what}: {first_error(run.stderr + run.stdout)}")
+
+
 def _compile(
     command: list[str], versions: str, flags: Sequence[str], source: str, layouts: tuple[Layout, ...],
     product: str, say: Callable[[], None] = lambda: None,
@@ -160,35 +215,16 @@ def _compile(
 
     def make(scratch: Path) -> None:
         say()
-        for name, text in generated(source, layouts).items():
-            (scratch / name).write_text(text)
-        kept = scratch / "kept"
-        kept.mkdir()
-        what = f"{Path(command[0]).name} could not build {source}"
-        argv = [
-            *command,
-            *flags,
-            f"-I{scratch}",
-            f"-I{HERE}",
-            str(HERE / source),
-            "-o",
-            str(scratch / product),
-        ]
-        argv += ["-keep", "-keep-dir", str(kept)] if source.endswith(".cu") else []
-        try:
-            run = subprocess.run(
-                argv, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(kept)}
-            )
-        except OSError as error:  # not the build folder's fault
-            raise Unavailable(f"{what}: it does not start ({error.strerror})") from error
-        if run.returncode < 0:
-            raise Unavailable(f"{what}: it was stopped by signal {-run.returncode}")
-        if run.returncode or not (scratch / product).exists():
-            raise Unavailable(f"{what}: {first_error(run.stderr + run.stdout)}")
-        for code in kept.glob("*.cubin"):
-            if not code.stem.endswith("_dlink"):  # the device linker's holds no kernels
-                code.rename((scratch / product).with_suffix(".cubin"))
-        shutil.rmtree(kept)
+        with _workshop(scratch) as folder:
+            for name, text in generated(source, layouts).items():
+                (folder / name).write_text(text)
+            for file in included(HERE / source)[0]:
+                shutil.copyfile(file, folder / file.name)
+            _build(command, flags, source, product, folder)
+            shutil.copyfile(folder / product, scratch / product)
+            for code in (folder / KEPT).glob("*.cubin"):
+                if not code.stem.endswith("_dlink"):  # the device linker's holds no kernels
+                    shutil.copyfile(code, (scratch / product).with_suffix(".cubin"))
 
     return cached(key, product, make)
 
@@ -218,7 +254,7 @@ def library(
 
     def say() -> None:
         if progress:
-            progress(f"building {source} for {arch} (once; cached in {build_dir()})")
+            progress(f"building {source} for {arch} (once; cached in {homes()[0]})")
 
     return _compile(command, made_by, NVCC_FLAGS, source, layouts, source.replace(".cu", ".so"), say)
 

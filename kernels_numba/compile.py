@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +21,7 @@ from typing import Any
 
 from kernels_numba import target
 from probes.core import cubin
-from probes.core.cache import cached, entry, whole
+from probes.core.cache import cached, found
 from probes.core.closure import python_closure
 from probes.core.digest import digest
 from probes.core.settings import first_error, settings
@@ -143,7 +144,7 @@ def _key(module: str, name: str, arch: str, min_blocks: int, layouts: tuple[Layo
 
 def missing(module: str, names: Iterable[str], arch: str, min_blocks: int = 0) -> list[str]:
     """Those of the named kernels that the cache lacks."""
-    return [n for n in names if not whole(entry(_key(module, n, arch, min_blocks, LAYOUTS)), f"{n}.cubin")]
+    return [n for n in names if not found(_key(module, n, arch, min_blocks, LAYOUTS), f"{n}.cubin")]
 
 
 def able(module: str, arch: str) -> list[str]:
@@ -197,11 +198,12 @@ def offline(module: str, arch: str, min_blocks: int = 0) -> list[Offline]:
 
 
 def work() -> None:
-    """What a worker process does: compile the rows (module, names, bound) that standard input names.
+    """What a worker process does: compile the rows (module, names, bound) that its argument names.
 
     Exits with 2 and the reason as its last line where the compilers cannot.
     """
-    asked = json.load(sys.stdin)
+    asked = json.loads(sys.argv[1])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and leave nothing half-made
     try:
         for module, wanted, min_blocks in asked["rows"]:
             compiled(module, wanted, asked["arch"], min_blocks)

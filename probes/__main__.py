@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from probes import cli
-from probes.core import escaping
+from probes.core import escaping, flags
 from probes.core.types import BadInput, ProbeError
 from probes.engine import probe
 
@@ -70,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv and argv[0] in COMMANDS:
         return cast(int, importlib.import_module(f"probes.commands.{argv[0]}").main(argv[1:]))
     if argv and not argv[0].startswith("-"):
-        print(escaping.shown(f"error: there is no command {argv[0]!r}: {cli.COMMANDS}"), file=sys.stderr)
+        told = flags.near(argv[0], COMMANDS) or f": {cli.COMMANDS}"
+        print(escaping.shown(f"error: there is no command {argv[0]!r}{told}"), file=sys.stderr)
         return 2
     return everything(argv)
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probes.core import escaping
+from probes.core import children, escaping, flags
 from probes.core.types import MAX_PROCESSES, MAX_ROW_SAMPLES, BadInput, Fault, ProbeError, WrongResult
 from probes.engine import probe
 
@@ -34,10 +34,9 @@ def parser(name: str) -> argparse.ArgumentParser:
     """Flags of one probe; of all together for name ''."""
     table = probe.table(name) if name else None
     text = table.QUESTION if table else f"every probe, one summary table; or, in place of flags: {COMMANDS}"
-    p = argparse.ArgumentParser(
+    p = flags.Parser(
         prog=f"python -m probes{'.' + name if name else ''}",
         description=text[0].upper() + text[1:],
-        allow_abbrev=False,
         epilog="exit codes: 0 decided, 1 a fault of the suite, 2 bad input, 3 INCONCLUSIVE, 130 stopped",
     )
     add, on = p.add_argument, "store_true"
@@ -57,6 +56,7 @@ def parser(name: str) -> argparse.ArgumentParser:
     add("--processes", type=int, default=1, metavar="N", help="repeat in N fresh processes and pool them")
     add("--seed", type=int, default=0, help="of weights, orders and intervals (default 0)")
     add("--blocks-per-sm", type=int, metavar="N", help="hold every kernel to N blocks per SM")
+    add_build_timeout(p)
     add("--counters", action=on, help=rates)
     add("--out", type=folder, default=runs, metavar="DIR", help=where)
     add("--json", type=Path, metavar="PATH", help="write the rows here instead")
@@ -70,8 +70,15 @@ def parser(name: str) -> argparse.ArgumentParser:
     return p
 
 
+def add_build_timeout(p: argparse.ArgumentParser) -> None:
+    """The flag of every command that compiles."""
+    said = f"what a compiler may take before it is stopped (default {children.LIMIT_S:g})"
+    p.add_argument("--build-timeout", type=float, default=children.LIMIT_S, metavar="SECONDS", help=said)
+
+
 def check(args: argparse.Namespace) -> None:
-    """BadInput for flags that no run of any probe could honour."""
+    """BadInput for flags and switches that no run of any probe could honour."""
+    flags.check_environment()
     for flag, value, least in (
         ("--processes", args.processes, 1), ("--windows", args.windows, 2),
         ("--blocks-per-sm", args.blocks_per_sm, 1), ("--seed", args.seed, 0), ("--device", args.device, 0),
@@ -88,6 +95,7 @@ def check(args: argparse.Namespace) -> None:
         )
     if args.blocks_per_sm is not None and args.blocks_per_sm > 32:
         raise BadInput(f"--blocks-per-sm must be at most 32, got {args.blocks_per_sm}")
+    children.limit(args.build_timeout)
     if args.record and (args.json or args.md):
         raise BadInput("--record says where the report goes: leave out --json and --md")
     for flag, path in (("--json", args.json), ("--md", args.md)):

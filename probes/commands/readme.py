@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from probes import cli
+from probes.core import flags
 from probes.core.types import BACKENDS, BadInput
 from probes.engine import answer, probe
 from probes.report import store, tables
@@ -56,7 +56,7 @@ def filled(text: str, folder: Path) -> str:
 
 def main(argv: list[str]) -> int:
     """Rewrite README.md in the current folder; with --check only compare."""
-    p = argparse.ArgumentParser(prog="python -m probes readme", description=(__doc__ or "").splitlines()[0])
+    p = flags.Parser(prog="python -m probes readme", description=(__doc__ or "").splitlines()[0])
     p.add_argument("--check", action="store_true", help="compare only; write nothing")
     args = p.parse_args(argv)
     return cli.guarded(lambda: _work(args.check))

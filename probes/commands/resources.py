@@ -16,7 +16,7 @@ from pathlib import Path
 from kernels_cu import build
 from kernels_numba import compile as numba_compile
 from probes import cli
-from probes.core import environment
+from probes.core import children, environment, flags
 from probes.core.digest import plain_json
 from probes.core.types import BACKENDS, BadInput, Unavailable
 from probes.device import pipeline
@@ -36,13 +36,14 @@ OLDER = ("sm_80", "sm_89")  # they lack some instructions: only the kernels that
 def main(argv: list[str]) -> int:
     """Compile and write; returns the exit code."""
     text = (__doc__ or "").splitlines()[0]
-    p = argparse.ArgumentParser(prog="python -m probes resources", description=text)
+    p = flags.Parser(prog="python -m probes resources", description=text)
     for flag, said in (
         ("--check", "compile and compare with the recorded file; write nothing"),
         ("--digests", "print the digests of reports and sources; no more"),
         ("--built", "compile all, and print where each binary lies; no more"),
     ):
         p.add_argument(flag, action="store_true", help=said)
+    cli.add_build_timeout(p)
     args = p.parse_args(argv)
     environment.settle(os.environ, read="numba" in sys.modules)  # before Numba reads it
     return cli.guarded(lambda: _work(args))
@@ -108,6 +109,7 @@ def collect() -> str:
 
 
 def _work(args: argparse.Namespace) -> int:
+    children.limit(args.build_timeout)
     if args.digests or args.built:
         print(json.dumps(digests() if args.digests else built()))
         return 0

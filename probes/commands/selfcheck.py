@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from probes import cli
+from probes.core import children, flags
 from probes.core.types import BadInput
 from probes.engine import arms as binding
 from probes.engine import block_rule, digests, probe
@@ -248,7 +249,7 @@ def wrong(judged: Sequence[Row], found: Sequence[Shift]) -> bool:
 def main(argv: Sequence[str]) -> int:
     """Run it; exit code 1 where the harness saw a difference that is not there."""
     said = (__doc__ or "").splitlines()[0]
-    p = argparse.ArgumentParser(prog="python -m probes selfcheck", description=said)
+    p = flags.Parser(prog="python -m probes selfcheck", description=said)
     p.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"A/A runs (default {RUNS})")
     p.add_argument("--blocks", type=int, choices=[16, 32, 64], default=cli.BLOCKS, help="blocks of each run")
     planted = "make one side slower by about P per cent of its launches: is it found?"
@@ -258,11 +259,13 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument("--out", type=cli.folder, default=Path("out") / "runs", metavar="DIR")
     p.add_argument("--record", action="store_true", help="replace the committed report under out/<device>/")
     p.add_argument("-q", "--quiet", action="store_true")
+    cli.add_build_timeout(p)
     args = p.parse_args(argv)
     return cli.guarded(lambda: _work(args))
 
 
 def _work(args: argparse.Namespace) -> int:
+    children.limit(args.build_timeout)
     if args.runs < 1:
         raise BadInput(f"--runs must be at least 1, got {args.runs}")
     if not 0 <= args.planted <= 50:

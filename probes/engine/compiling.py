@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from kernels_cu import build
 from kernels_numba import compile as numba_compile
+from probes.core import children
 from probes.core.types import Backend, Progress, Unavailable
 from probes.device import pipeline
 
@@ -53,11 +54,18 @@ def compile_all(
         progress(f"compiling kernels for {arch} in {min(workers, len(jobs))} processes (once; cached)")
     with ThreadPoolExecutor(workers) as pool:
         started = [(backend, pool.submit(job)) for backend, job in jobs]
-        for backend, job in started:
-            try:
-                job.result()
-            except Unavailable as error:
-                failed.setdefault(backend, str(error))
+        try:
+            for backend, job in started:
+                try:
+                    job.result()
+                except Unavailable as error:
+                    failed.setdefault(backend, str(error))
+        except BaseException:  # stopped: the pool would wait for what runs
+            pool.shutdown(wait=False, cancel_futures=True)
+            while not all(job.done() for _, job in started):
+                children.stop()  # again, since a job may be about to start its child
+                time.sleep(0.05)
+            raise
     return failed
 
 
@@ -85,8 +93,7 @@ def _numba(chunk: Sequence[Asked], arch: str) -> None:
     roots = [str(Path(numba_compile.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, roots))}
     asked = json.dumps({"arch": arch, "rows": [(w.stem, w.names, w.min_blocks) for w in chunk]})
-    worker = [sys.executable, "-c", _WORK]
-    done = subprocess.run(worker, input=asked, capture_output=True, text=True, env=env)
+    done = children.run([sys.executable, "-c", _WORK, asked], env=env)
     if done.returncode == Unavailable.exit_code:
         raise Unavailable(done.stderr.strip().splitlines()[-1])
     if done.returncode < 0:  # loading the kernel here would end this process, too

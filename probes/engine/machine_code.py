@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kernels_cu import build
 from kernels_numba import compile as numba_compile
+from probes.core import children
 from probes.core.cache import cached
 from probes.core.types import BACKENDS, Backend, Unavailable
 from probes.engine import probe as protocol
@@ -52,7 +53,11 @@ def opcodes(binary: Path) -> dict[str, list[str]]:
     program = find_cuobjdump()
 
     def make(scratch: Path) -> None:
-        run = subprocess.run([program, "-sass", str(binary)], capture_output=True, text=True)
+        shutil.copyfile(binary, scratch / binary.name)  # a name that no shell reads otherwise
+        run = children.run(
+            [program, "-sass", binary.name], cwd=scratch, env={**os.environ, "TMPDIR": "."}, scratch=True
+        )
+        (scratch / binary.name).unlink()
         if run.returncode:
             raise Unavailable(f"cuobjdump failed on {binary.name}: {run.stderr.strip()[:200]}")
         (scratch / "sass.json").write_text(json.dumps(parse(run.stdout)))

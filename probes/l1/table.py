@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from probes.core import flags
 from probes.core.types import VIRTUAL_THREADS, BadInput, Shape, check_apart, check_case
 from probes.engine.probe import Case, Contest, Fit, Variant
 from probes.formats.layouts import BLOCK_BYTES, LAYOUTS, Layout
@@ -176,12 +177,12 @@ def content_bytes(shape: Shape) -> int:
 def dispatch(shape: Shape, dpl_built: bool, env: Mapping[str, str] | None = None) -> str:
     """The record's dispatcher: the variant that runs for `shape`.
 
-    dpl where its plane was built and PROBES_Q6K_DPL is not "0", else padded; pf where
-    8192 < id <= 16384 and PROBES_Q6K_PF is not "0", else loop.
+    dpl where its plane was built and PROBES_Q6K_DPL is not off, else padded; pf where
+    8192 < id <= 16384 and PROBES_Q6K_PF is not off, else loop.
     """
     env = os.environ if env is None else env
-    layout = "dpl" if dpl_built and env.get("PROBES_Q6K_DPL") != "0" else "padded"
-    form = "pf" if PF_ABOVE < shape.id <= PF_UPTO and env.get("PROBES_Q6K_PF") != "0" else "loop"
+    layout = "dpl" if dpl_built and flags.switched("PROBES_Q6K_DPL", env) else "padded"
+    form = "pf" if PF_ABOVE < shape.id <= PF_UPTO and flags.switched("PROBES_Q6K_PF", env) else "loop"
     return f"{layout}_{form}"
 
 
@@ -235,9 +236,15 @@ def cases(args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:
         raise BadInput(f"{told}, {MOST_SHAPES} are measured in one go; pick one with --tensor")
     model = args.gguf.name if args.gguf.name not in {m.name for m in MODELS} else f"{args.gguf.name} (file)"
     return [
-        Case(id=names[0], shape=Shape(od, id_), counts={model: len(names)}, tensors=(names[0],))
+        Case(id=tensor_id(names[0]), shape=Shape(od, id_), counts={model: len(names)}, tensors=(names[0],))
         for (od, id_), names in by_shape.items()
     ]
+
+
+def tensor_id(name: str) -> str:
+    """A tensor's case: its name, marked where a case of the table or a point of a sweep is called so."""
+    ours = {c.id for c in CASES} | {m.name for m in MODELS} | {"all"}
+    return f"tensor:{name}" if name in ours or name.startswith(("sweep_", "model_")) else name
 
 
 def sweeps(args: argparse.Namespace) -> dict[str, str]:
