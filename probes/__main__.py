@@ -68,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Dispatch to a command, or run every probe."""
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] in COMMANDS:
-        return cast(int, importlib.import_module(f"probes.commands.{argv[0]}").main(argv[1:]))
+        name, *rest = argv
+        return cli.guarded(lambda: cast(int, importlib.import_module(f"probes.commands.{name}").main(rest)))
     if argv and not argv[0].startswith("-"):
         streams.settle()
         told = flags.near(argv[0], COMMANDS) or f": {cli.COMMANDS}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probes.core import children, ends, flags, streams
+from probes.core import children, ends, flags, packages, streams
 from probes.core.types import MAX_PROCESSES, MAX_ROW_SAMPLES, BadInput, Fault, ProbeError, WrongResult
 from probes.engine import probe
 
@@ -167,7 +167,12 @@ def guarded(work: Callable[[], int]) -> int:
     except BrokenPipeError:
         streams.tell("error: what read the output is gone; whatever rows were finished are kept")
         streams.drop()
-    except OSError as error:
+    except Exception as error:
+        if found := packages.failed(error):
+            streams.tell(f"error: {found}")
+            return BadInput.exit_code
+        if not isinstance(error, OSError):
+            raise
         what = f"cannot use {error.filename}" if error.filename else "cannot write the output"
         streams.tell(f"error: {what}: {error.strerror or error}")
         streams.drop()

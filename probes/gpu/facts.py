@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from probes.core import environment
+from probes.core import environment, packages
 from probes.core.types import BadInput, Fault, Unavailable
 from probes.device import facts as profiles
 from probes.device.facts import DeviceFacts
@@ -65,6 +65,8 @@ def look() -> Presence:
         from cuda.bindings import driver
     except ImportError:
         return Presence(0, "package cuda-bindings is not installed")
+    except Exception as error:  # of any kind: what a package raises as it loads
+        return Presence(0, packages.failed(error) or f"cuda-bindings does not load ({error})", True)
     try:
         (result,) = driver.cuInit(0)
     except RuntimeError as error:
