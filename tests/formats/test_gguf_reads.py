@@ -1,4 +1,4 @@
-"""GGUF files that change while they are read, and what a run reads of them: one walk, a sample for a check."""
+"""GGUF files that change while they are read; one walk a run, and a sample of the scales for a check."""
 
 from __future__ import annotations
 
