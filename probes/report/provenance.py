@@ -70,6 +70,12 @@ class Head:
         for name, kind in _KINDS.items():
             if name in data and not isinstance(data[name], kind):
                 raise BadInput(f"the head's {name} must be {kind.__name__}, got {quoted(data[name])}")
+        for name, kind in (("git", dict), ("driver", str)):
+            if data.get(name) is not None and not isinstance(data[name], kind):
+                raise BadInput(f"the head's {name} must be {kind.__name__}, got {quoted(data[name])}")
+        for name in ("argv", "neighbours", "notes", "environment"):
+            if not all(isinstance(word, str) for word in data.get(name, [])):
+                raise BadInput(f"the head's {name} must be a list of str, got {quoted(data[name])}")
         if not 0 <= int(data["seed"]) < 2**63:
             raise BadInput(f"the head's seed must be 0 or more, got {quoted(data['seed'])}")
         if data["mode"] not in ("measure", "predict"):

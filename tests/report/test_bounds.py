@@ -143,3 +143,9 @@ def test_a_bootstrap_in_pieces_gives_the_same_bits(
     monkeypatch.setattr(windows, "_per_process", seen)
     assert windows.weighted_ratio([(3, a, b), (2, b, a)], seed=1) == whole
     assert max(drawn) <= 1000 and len(drawn) > 3
+
+
+@pytest.mark.parametrize(("name", "value"), [("git", "abc"), ("driver", 7), ("notes", [None]), ("argv", [1])])
+def test_a_head_of_other_kinds_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    with pytest.raises(BadInput, match=f"the head's {name} must be"):
+        store.read_json(spoilt(tmp_path, lambda d: d.update({name: value})))
