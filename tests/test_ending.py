@@ -160,3 +160,15 @@ def test_a_signal_that_a_callback_swallows_is_raised_again(monkeypatch: pytest.M
 
     assert cli.guarded(work) == 143 and left == [signal.SIGHUP]
     ends.check()
+
+
+def test_nothing_is_said_again_when_python_ends(tmp_path: Path) -> None:
+    """What standard output still holds would fail once more, with lines of Python's own and code 120."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "probes.l1", "--list"], stdout=write, stderr=subprocess.PIPE, text=True,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""},
+    )  # fmt: skip
+    os.close(write)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
