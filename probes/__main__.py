@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from probes import cli
-from probes.core import streams
+from probes.core import flags, streams
 from probes.core.types import BadInput, ProbeError
 from probes.engine import probe
 
@@ -71,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return cast(int, importlib.import_module(f"probes.commands.{argv[0]}").main(argv[1:]))
     if argv and not argv[0].startswith("-"):
         streams.settle()
-        streams.tell(f"error: there is no command {argv[0]!r}: {cli.COMMANDS}")
+        told = flags.near(argv[0], COMMANDS) or f": {cli.COMMANDS}"
+        streams.tell(f"error: there is no command {argv[0]!r}{told}")
         return 2
     return everything(argv)
 

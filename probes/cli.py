@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probes.core import children, ends, streams
-from probes.core.types import BadInput, Fault, ProbeError, WrongResult
+from probes.core import children, ends, flags, streams
+from probes.core.types import MAX_PROCESSES, MAX_ROW_SAMPLES, BadInput, Fault, ProbeError, WrongResult
 from probes.engine import probe
 
 if TYPE_CHECKING:
@@ -34,10 +34,9 @@ def parser(name: str) -> argparse.ArgumentParser:
     """Flags of one probe; of all together for name ''."""
     table = probe.table(name) if name else None
     text = table.QUESTION if table else f"every probe, one summary table; or, in place of flags: {COMMANDS}"
-    p = argparse.ArgumentParser(
+    p = flags.Parser(
         prog=f"python -m probes{'.' + name if name else ''}",
         description=text[0].upper() + text[1:],
-        allow_abbrev=False,
         epilog="exit codes: 0 decided, 1 our fault, 2 bad input, 3 INCONCLUSIVE, 129/130/143 stopped",
     )
     add, on = p.add_argument, "store_true"
@@ -78,7 +77,8 @@ def add_build_timeout(p: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """BadInput for flags that no run of any probe could honour."""
+    """BadInput for flags and switches that no run of any probe could honour."""
+    flags.check_environment()
     for flag, value, least in (
         ("--processes", args.processes, 1), ("--windows", args.windows, 2),
         ("--blocks-per-sm", args.blocks_per_sm, 1), ("--seed", args.seed, 0), ("--device", args.device, 0),
@@ -86,6 +86,13 @@ def check(args: argparse.Namespace) -> None:
         if value is not None and not least <= value < 2**31:
             bound = f"at least {least}" if value < least else "below 2^31"
             raise BadInput(f"{flag} must be {bound}, got {value}")
+    if args.processes > MAX_PROCESSES:
+        raise BadInput(f"--processes must be at most {MAX_PROCESSES}, got {args.processes}")
+    if args.processes * 2 * (args.windows or 0) > MAX_ROW_SAMPLES:
+        most = MAX_ROW_SAMPLES // 2 // args.processes
+        raise BadInput(
+            f"--windows must be at most {most} in each of {args.processes} processes, got {args.windows}"
+        )
     if args.blocks_per_sm is not None and args.blocks_per_sm > 32:
         raise BadInput(f"--blocks-per-sm must be at most 32, got {args.blocks_per_sm}")
     children.limit(args.build_timeout)

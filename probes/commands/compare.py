@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from probes import cli
+from probes.core import flags
 from probes.core.types import BadInput, Unavailable
 
 if TYPE_CHECKING:
@@ -42,9 +43,9 @@ class _Strict(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The command's flags."""
-    text = (__doc__ or "").split("\n\n")
-    p = argparse.ArgumentParser(
-        prog="python -m probes compare", description=text[1], epilog=text[2], allow_abbrev=False,
+    text = [*(__doc__ or "").split("\n\n"), "", "", ""]  # python -OO leaves no docstring
+    p = flags.Parser(
+        prog="python -m probes compare", description=text[1], epilog=text[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = p.add_argument
@@ -73,16 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Compare; the exit code of what was found."""
-
-    def work() -> int:
-        try:
-            return _work(parser().parse_args(argv))
-        except BadInput as error:  # one line, whatever names a file holds
-            from probes.report import tables
-
-            raise BadInput(tables.one_line(str(error))) from error
-
-    return cli.guarded(work)
+    return cli.guarded(lambda: _work(parser().parse_args(argv)))
 
 
 def _work(args: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from probes.core import escaping
 from probes.core.types import BadInput
 from probes.engine.compare import Comparison, Matched
 from probes.engine.sides import Report
@@ -85,11 +86,12 @@ class Text:
         lines = sorted(self.found.lines, key=lambda x: ORDER.index(x.answer))
         left = (HEADS[0], HEADS[1], HEADS[2], HEADS[6], HEADS[7])
         table = tables.table(HEADS, [_cells(x) for x in lines], markdown, left)
+        clean = escaping.markdown if markdown else escaping.shown
         only = [
-            tables.one_line(f"only-in-{side}: {', '.join(ids)}")
+            clean(f"only-in-{side}: {', '.join(ids)}")
             for side, ids in (("old", self.found.only_old), ("new", self.found.only_new)) if ids
         ]  # fmt: skip
-        head = [f"{'- ' * markdown}{tables.one_line(x)}" for x in self.head()]
+        head = [f"{'- ' * markdown}{clean(x)}" for x in self.head()]
         title = ["# Two runs compared", ""] if markdown else []
         return "\n".join([*title, *head, "", table, "", *only, *([""] if only else []), self.summary()])
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from probes import cli
+from probes.core import flags
 from probes.core.types import BACKENDS, BadInput
 from probes.engine import answer, probe
 from probes.report import files, store, tables
@@ -28,7 +28,7 @@ def block(name: str, path: Path) -> str:
         raise BadInput(f"{path} is not a finished measurement; a README shows nothing else")
     mark = stale_mark(head)
     lines = [f"**{mark}**\n"] if mark else []
-    return "\n".join([*lines, probe.report(name).readme(rows), "", tables.first_line(head)])
+    return "\n".join([*lines, probe.report(name).readme(rows), "", tables.first_line(head, True)])
 
 
 def short(folder: Path) -> str:
@@ -56,7 +56,7 @@ def filled(text: str, folder: Path) -> str:
 
 def main(argv: list[str]) -> int:
     """Rewrite README.md in the current folder; with --check only compare."""
-    p = argparse.ArgumentParser(prog="python -m probes readme", description=(__doc__ or "").splitlines()[0])
+    p = flags.Parser(prog="python -m probes readme", description=(__doc__ or "").splitlines()[0])
     p.add_argument("--check", action="store_true", help="compare only; write nothing")
     return cli.guarded(lambda: _work(p.parse_args(argv).check))
 

@@ -5,7 +5,6 @@ It ends with exit code 4 where the file says anything else than its samples do.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from probes import cli
+from probes.core import escaping, flags
 from probes.core.types import BadInput
 from probes.engine import block_rule, judge, old_rule, probe, recheck, sweep
 from probes.report import store, tables
@@ -30,7 +30,7 @@ MOST_LINES = 20
 def main(argv: Sequence[str]) -> int:
     """Judge a report again; the exit code of its verdicts."""
     text = "A report's verdicts again, from its samples."
-    p = argparse.ArgumentParser(prog="python -m probes replay", description=text)
+    p = flags.Parser(prog="python -m probes replay", description=text)
     p.add_argument("file", type=Path, help="a report's JSON")
     return cli.guarded(lambda: _work(p.parse_args(argv).file))
 
@@ -57,7 +57,7 @@ def _work(file: Path) -> int:
     print(tables.verdict_table(again, title="Verdicts, judged again"))
     wrong = differences(head, rows, again, names)
     for line in wrong[:MOST_LINES]:
-        print(f"DIFFERS: {line}")
+        print(escaping.shown(f"DIFFERS: {line}"))
     if len(wrong) > MOST_LINES:
         print(f"DIFFERS: {len(wrong) - MOST_LINES} more")
     if wrong:

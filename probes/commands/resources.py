@@ -16,7 +16,7 @@ from pathlib import Path
 from kernels_cu import build
 from kernels_numba import compile as numba_compile
 from probes import cli
-from probes.core import children, environment
+from probes.core import children, environment, flags
 from probes.core.digest import plain_json
 from probes.core.types import BACKENDS, BadInput, Unavailable
 from probes.device import pipeline
@@ -36,7 +36,7 @@ OLDER = ("sm_80", "sm_89")  # they lack some instructions: only the kernels that
 def main(argv: list[str]) -> int:
     """Compile and write; returns the exit code."""
     text = (__doc__ or "").splitlines()[0]
-    p = argparse.ArgumentParser(prog="python -m probes resources", description=text)
+    p = flags.Parser(prog="python -m probes resources", description=text)
     for flag, said in (
         ("--check", "compile and compare with the recorded file; write nothing"),
         ("--digests", "print the digests of reports and sources; no more"),

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from probes import cli
-from probes.core import children
+from probes.core import children, flags
 from probes.core.types import BadInput
 from probes.engine import arms as binding
 from probes.engine import block_rule, digests, probe
@@ -249,7 +249,7 @@ def wrong(judged: Sequence[Row], found: Sequence[Shift]) -> bool:
 def main(argv: Sequence[str]) -> int:
     """Run it; exit code 1 where the harness saw a difference that is not there."""
     said = (__doc__ or "").splitlines()[0]
-    p = argparse.ArgumentParser(prog="python -m probes selfcheck", description=said)
+    p = flags.Parser(prog="python -m probes selfcheck", description=said)
     p.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"A/A runs (default {RUNS})")
     p.add_argument("--blocks", type=int, choices=[16, 32, 64], default=cli.BLOCKS, help="blocks of each run")
     planted = "make one side slower by about P per cent of its launches: is it found?"
@@ -296,7 +296,7 @@ def _work(args: argparse.Namespace) -> int:
         head.notes += [f"{s.what}: median shift {100 * s.median:+.3f} % of {s.count}" for s in found]
         file.add(*judged)
     print(text(judged, found, False, planted))
-    written = f"# The harness against itself\n\n{tables.first_line(head)}\n\n"
+    written = f"# The harness against itself\n\n{tables.first_line(head, True)}\n\n"
     files.write(text_file, written + text(judged, found, True, planted))
     if planted:
         return int(seen(judged) < FOUND * len(judged))

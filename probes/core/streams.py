@@ -7,6 +7,8 @@ import sys
 from contextlib import suppress
 from functools import cache
 
+from probes.core import escaping
+
 
 def settle() -> None:
     """Let a stream that was closed before the process began lead nowhere.
@@ -39,7 +41,7 @@ def tell(line: str) -> None:
     """One line on standard error, or nowhere: a message that cannot be shown ends no run."""
     with suppress(OSError, ValueError):  # its reader is gone; it was closed
         if sys.stderr:
-            print(line, file=sys.stderr, flush=True)
+            print(escaping.shown(line), file=sys.stderr, flush=True)
 
 
 @cache

@@ -11,6 +11,8 @@ from typing import Literal
 
 QK_K = 256  # values in one q6_K or q4_K super-block (ggml's name for it)
 UNIT = 32  # values in one unit: what one virtual thread adds to its accumulator at a time (q6_K)
+MAX_PROCESSES = 64  # that a run repeats itself in
+MAX_ROW_SAMPLES = 1 << 15  # that one row of a report holds: 2 x windows x processes
 VIRTUAL_THREADS = 256  # that share one output row in the reference order
 
 Source = Literal["measured", "predicted", "recorded"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import fsum
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -53,9 +54,33 @@ class Rule(Protocol):
     def decide(self, part: Part, bar: Bar, why: str | None) -> Verdict: ...
 
 
+class Rows(list[Row]):
+    """Rows that no longer change: what is asked of them again and again is looked up once."""
+
+    @cached_property
+    def timed(self) -> dict[tuple[str, str, str], Row]:
+        """The first row with samples of each (group, variant, backend)."""
+        return {(r.group, r.variant, r.backend): r for r in reversed(self) if r.samples_s}
+
+    @cached_property
+    def pairs(self) -> dict[tuple[str, str, str | None, str | None], Row]:
+        """The first contest row of each (group, backend, of, baseline)."""
+        wanted = (r for r in reversed(self) if r.role == "contest")
+        return {(r.group, r.backend, r.of, r.baseline): r for r in wanted}
+
+    def by_group(self) -> dict[str, Rows]:
+        """The rows of each group, in the order in which the groups begin."""
+        out: dict[str, Rows] = {}
+        for row in self:
+            out.setdefault(row.group, Rows()).append(row)
+        return out
+
+
 def find(rows: Sequence[Row], group: str, variant: str, backend: str) -> Row | None:
     """The timed row of one variant, None where there is none."""
     want = (group, variant, backend)
+    if isinstance(rows, Rows):
+        return rows.timed.get(want)
     return next((r for r in rows if r.samples_s and (r.group, r.variant, r.backend) == want), None)
 
 
@@ -82,19 +107,16 @@ def relate(rows: Sequence[Row]) -> None:
 
     Where a pair has blocks of its own, its ratio is theirs.
     """
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.samples_s and row.time_s:
-            groups.setdefault(row.group, []).append(row)
+    groups = Rows(r for r in rows if r.samples_s and r.time_s).by_group()
     for peers in groups.values():
+        reads_of = _families(peers)
         ceiling = max((r.content_gbps or 0.0 for r in peers if r.role == "ceiling"), default=0.0)
         for row in peers:
             assert row.time_s, "timed rows alone are here"
             if ceiling and row.content_gbps:
                 row.read_ceiling_gbps, row.fraction_of_ceiling = ceiling, row.content_gbps / ceiling
-            if reads := [r.time_s for r in family(peers, row) if r.time_s]:
-                row.same_bytes_read_s = min(reads)
-                row.fraction_of_same_bytes_read = min(reads) / row.time_s
+            if read_s := reads_of.get(row.read or ""):
+                row.same_bytes_read_s, row.fraction_of_same_bytes_read = read_s, read_s / row.time_s
             base = find(peers, row.group, row.baseline, row.backend) if row.baseline else None
             if base is row:
                 row.ratio_to_baseline = 1.0
@@ -102,11 +124,22 @@ def relate(rows: Sequence[Row]) -> None:
                 row.ratio_to_baseline = row.time_s / base.time_s
                 if found := over(row, base):
                     row.ratio_to_baseline, row.ratio_low, row.ratio_high = found
-    for pair in rows:
+    every = Rows(rows)
+    for pair in every:
         if pair.role == "contest" and (e := blocks.interval(seen(pair))):
-            like = find(rows, pair.group, pair.of or "", pair.backend)
+            like = find(every, pair.group, pair.of or "", pair.backend)
             for row in (pair, like) if like and like.baseline == pair.baseline else (pair,):
                 row.ratio_to_baseline, row.ratio_low, row.ratio_high = e.ratio
+
+
+def _families(peers: Sequence[Row]) -> dict[str, float]:
+    """A read's name -> seconds of the fastest timed read by that name, or `of` it: what `family` finds."""
+    out: dict[str, float] = {}
+    for r in peers:
+        if r.role == "read" and r.time_s:
+            for name in {r.variant, r.of} - {None, ""}:
+                out[str(name)] = min(r.time_s, out.get(str(name), r.time_s))
+    return out
 
 
 def both(rows: Sequence[Row], contest: Contest, variant: str) -> tuple[Row, Row] | None:
@@ -150,11 +183,11 @@ def pairs(
     """The pairs that one group's rows are to be timed in, and the contests that each is for."""
     out: dict[Pair, list[Contest]] = {}
     timed = [r for r in rows if r.samples_s and r.role != "verdict"]
+    of = {b: Rows(r for r in timed if r.backend == b) for b in dict.fromkeys(r.backend for r in timed)}
     for contest in contests:
         if not timed or (contest.cases and timed[0].case not in contest.cases):
             continue
-        for backend in dict.fromkeys(r.backend for r in timed):
-            mine = [r for r in timed if r.backend == backend]
+        for backend, mine in of.items():
             found = [p for v in contest.variants if (p := _pair(mine, contest, v, analysis))]
             for a, b in found:
                 if a is not b:
@@ -173,10 +206,11 @@ def judge(
     timed = [r for r in measured if r.samples_s or r.role == "contest"]
     order = [(c, v, b) for c in contests for v in c.variants for b in BACKENDS]
     order.sort(key=lambda x: x[0].over != "all" and BACKENDS.index(x[2]))
+    of = {b: Rows(r for r in timed if r.backend == b) for b in BACKENDS}
+    groups = {b: of[b].by_group() for b in BACKENDS}
     out: list[Row] = []
-    for contest, variant, backend in order:
-        mine = [r for r in timed if r.backend == backend]
-        out += _Judged(mine, contest, variant, analysis, by).rows()
+    for contest, variant, b in order:
+        out += _Judged(of[b], groups[b], contest, variant, analysis, by).rows()
     return out
 
 
@@ -196,7 +230,8 @@ def blocked(row: Row, base: Row, analysis: AnalysisPart) -> str | None:
 class _Judged:
     """One variant of a contest in one backend."""
 
-    all: list[Row]
+    all: Rows
+    groups: dict[str, Rows]
     contest: Contest
     variant: str
     analysis: AnalysisPart
@@ -209,9 +244,9 @@ class _Judged:
     def rows(self) -> list[Row]:
         """Its verdicts: each case's and, for a sum, each model's; or one for all groups together."""
         cases, parts = self.contest.cases, list[Part]()
-        own = [r for r in self.all if not r.sweep and (not cases or r.case in cases)]
-        for group in dict.fromkeys(r.group for r in own):
-            mine = [r for r in self.all if r.group == group]
+        for mine in self.groups.values():
+            if not any(not r.sweep and (not cases or r.case in cases) for r in mine):
+                continue
             pair = _pair(mine, self.contest, self.variant, self.analysis)
             if pair and (part := self.by.part(mine, self.contest, *pair)):
                 parts.append(part)

@@ -29,12 +29,12 @@ FOREVER_S = 1e6  # a run takes as long as it takes
 
 def child_argv(name: str, args: argparse.Namespace, out: Path, k: int = 0) -> list[str]:
     """The parent's own flags, for the `k`-th child: it measures alone, by a seed of its own, into `out`."""
-    argv: list[str] = ["--mode", "measure", "-q", "--json", str(out), "--md", str(out.with_suffix(".md"))]
-    argv += ["--device", str(args.device), "--seed", str(args.seed + k), "--windows", str(args.windows)]
-    argv += ["--blocks", str(args.blocks), "--build-timeout", str(args.build_timeout)]
-    argv += ["--blocks-per-sm", str(args.blocks_per_sm)] if args.blocks_per_sm else []
-    argv += [word for backend in args.backend or () for word in ("--backend", backend)]
-    argv += [word for case in args.case or () for word in ("--case", case)]
+    argv = ["--mode=measure", "-q", f"--json={out}", f"--md={out.with_suffix('.md')}"]
+    argv += [f"--device={args.device}", f"--seed={args.seed + k}", f"--windows={args.windows}"]
+    argv += [f"--blocks={args.blocks}", f"--build-timeout={args.build_timeout}"]
+    argv += [f"--blocks-per-sm={args.blocks_per_sm}"] if args.blocks_per_sm else []
+    argv += [f"--backend={backend}" for backend in args.backend or ()]
+    argv += [f"--case={case}" for case in args.case or ()]
     return [*argv, *own_flags(name, args), *(["--quick"] if args.quick else [])]
 
 
@@ -48,9 +48,11 @@ def own_flags(name: str, args: argparse.Namespace) -> list[str]:
         if action.nargs == 0:
             argv += [flag] if value else []
         elif isinstance(value, list) and action.nargs is None:  # a flag that is given again and again
-            argv += [x for v in value for x in (flag, str(v))]
+            argv += [f"{flag}={v}" for v in value]
+        elif isinstance(value, list):
+            argv += [flag, *map(str, value)]
         elif value is not None:
-            argv += [flag, *map(str, value if isinstance(value, list) else [value])]
+            argv.append(f"{flag}={value}")
     return argv
 
 

@@ -63,7 +63,7 @@ def _timed(row: Row) -> Row:
 def samples(head: Head, rows: Sequence[Row]) -> list[str]:
     """Samples that cannot be a run's: copied, lacking, or at odds with each other."""
     out, seen = [], dict[tuple[float, ...], str]()
-    measured = [r for r in rows if r.source == "measured" and r.role != "verdict"]
+    measured = judge.Rows(r for r in rows if r.source == "measured" and r.role != "verdict")
     for row in measured:
         whole = [tuple(row.blocks_s[k : k + 4]) for k in range(0, len(row.blocks_s), 4)]
         for each in ([tuple(row.samples_s)] if row.samples_s else []) + whole:
@@ -99,8 +99,7 @@ def _lacking(head: Head, rows: Sequence[Row]) -> list[str]:
             continue
         mine = [r for r in rows if r.probe == name]
         there = {(r.group, r.backend, r.variant) for r in mine if r.role == "contest"}
-        for group in dict.fromkeys(r.group for r in mine if not r.sweep):
-            own = [r for r in mine if r.group == group and not r.sweep]
+        for group, own in judge.Rows(r for r in mine if not r.sweep).by_group().items():
             wanted = judge.pairs(own, probe.table(name).CONTESTS, probe.analysis(name))
             out += [
                 f"{name}/{group}/{p.name}/{p.backend}: no blocks"

@@ -1,8 +1,9 @@
 """Weights from a GGUF file, perhaps damaged or hostile.
 
 Every count, length and offset of the header is checked against the file's size before use: no file makes this
-hang or allocate. The gguf package's reader trusts the file, and takes nine seconds for a 150 000-token
-vocabulary (a quarter second here); it supplies the tensor types' tables.
+hang or allocate. Nothing is mapped: a mapped file that another process cuts short kills whoever reads it. The
+gguf package's reader trusts the file, and takes nine seconds for a 150 000-token vocabulary (a quarter second
+here); it supplies the tensor types' tables.
 
 A failure is a one-line BadInput with the value received.
 """
@@ -11,11 +12,12 @@ from __future__ import annotations
 
 import difflib
 import math
-import mmap
 import os
-import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -31,6 +33,9 @@ MAX_NAME = 1024
 MAX_DEPTH = 4  # arrays within arrays; ggml writes none
 MAX_DIMS = 4
 MAX_ALIGNMENT = 1 << 20
+WINDOW = 1 << 18  # bytes of the header that are read at a time
+SAMPLED = 256  # places of a large tensor whose scales a check reads, each of SAMPLE bytes at most
+SAMPLE = 1 << 18
 
 _SCALAR = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes by metadata type
 _UINT32, _STRING, _ARRAY = 4, 8, 9
@@ -54,8 +59,21 @@ class TensorInfo:
 class _Walker:
     """A cursor over the header that never passes the end of the file."""
 
-    def __init__(self, data: mmap.mmap, what: str) -> None:
-        self.data, self.what, self.size, self.at, self.strings = data, what, len(data), 0, 0
+    def __init__(self, file: BinaryIO, what: str) -> None:
+        self.file, self.what, self.at, self.strings = file, what, 0, 0
+        self.size = os.fstat(file.fileno()).st_size
+        self.first, self.window = 0, b""
+
+    def read(self, start: int, count: int) -> bytes:
+        """Bytes that `skip` passed. BadInput where the file no longer holds them."""
+        at = start - self.first
+        if at < 0 or at + count > len(self.window):
+            self.file.seek(start)
+            self.first, self.window, at = start, self.file.read(max(count, WINDOW)), 0
+        found = self.window[at : at + count]
+        if len(found) < count:
+            raise self.bad(f"ends at byte {start + len(found)} of {self.size}; did the file change?")
+        return found
 
     def bad(self, why: str) -> BadInput:
         return BadInput(f"{self.what}: {why}")
@@ -71,8 +89,8 @@ class _Walker:
 
     def number(self, code: str, of: str) -> int:
         """One unsigned number; `code` is struct's I or Q."""
-        size = struct.calcsize("<" + code)
-        return int.from_bytes(self.data[self.skip(size, of) : self.at], "little")
+        size = 4 if code == "I" else 8
+        return int.from_bytes(self.read(self.skip(size, of), size), "little")
 
     def text(self, of: str, limit: int) -> str:
         length = self.number("Q", f"the length of {of}")
@@ -80,7 +98,7 @@ class _Walker:
             raise self.bad(f"{of} at byte {self.at} claims {length} bytes, the limit is {limit}")
         start = self.skip(length, of)
         try:
-            return self.data[start : self.at].decode("utf-8")
+            return self.read(start, length).decode("utf-8")
         except UnicodeDecodeError:
             raise self.bad(f"{of} at byte {start} is not UTF-8") from None
 
@@ -120,10 +138,10 @@ def _type_table() -> dict[int, tuple[str, int, int]]:
     return {int(kind): (kind.name, int(block), int(size)) for kind, (block, size) in GGML_QUANT_SIZES.items()}
 
 
-def _walk(data: mmap.mmap, what: str, types: dict[int, tuple[str, int, int]]) -> list[TensorInfo]:
-    walk = _Walker(data, what)
-    if data[:4] != b"GGUF":
-        raise walk.bad(f"not a GGUF file: it starts with {bytes(data[:4])!r}")
+def _walk(file: BinaryIO, what: str, types: dict[int, tuple[str, int, int]]) -> list[TensorInfo]:
+    walk = _Walker(file, what)
+    if (magic := walk.read(0, min(4, walk.size))) != b"GGUF":
+        raise walk.bad(f"not a GGUF file: it starts with {magic!r}")
     walk.skip(4, "the magic")
     version = walk.number("I", "the version")
     if version not in VERSIONS:
@@ -148,7 +166,7 @@ def _walk(data: mmap.mmap, what: str, types: dict[int, tuple[str, int, int]]) ->
         if key == "general.alignment":
             if kind != _UINT32:
                 raise walk.bad(f"general.alignment has type {kind}, it must be a 32-bit unsigned number")
-            alignment = struct.unpack_from("<I", data, start)[0]
+            alignment = int.from_bytes(walk.read(start, 4), "little")
             if not 8 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
                 span = f"from 8 to {MAX_ALIGNMENT}"
                 raise walk.bad(f"general.alignment is {alignment}, not a power of two {span}")
@@ -204,27 +222,59 @@ def _check_places(walk: _Walker, infos: list[TensorInfo]) -> None:
         names.add(info.name)
 
 
-def tensors(path: str | os.PathLike[str]) -> list[TensorInfo]:
+def tensors(path: str | os.PathLike[str]) -> tuple[TensorInfo, ...]:
     """Every tensor of the GGUF file at `path`, in the file's order.
 
-    Raises BadInput for a file that cannot be opened or is not a sound GGUF file, Unavailable where
-    the gguf package is missing.
+    A file that did not change is walked once. Raises BadInput for a file that cannot be opened or is not a
+    sound GGUF file, Unavailable where the gguf package is missing.
     """
-    types = _type_table()
-    file = Path(path)
+    file, types = Path(path), tuple(_type_table().items())
     try:
         if not file.is_file():
             raise BadInput(f"{file}: {'not a regular file' if file.exists() else 'no such file'}")
-        with file.open("rb") as stream:
-            if os.fstat(stream.fileno()).st_size == 0:
-                raise BadInput(f"{file}: the file is empty")
-            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _walk(data, str(file), types)
+        now = file.stat()
+        return _tensors(file, types, (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns))
     except (OSError, ValueError) as error:
         raise BadInput(f"{file}: cannot be read: {error}") from None
 
 
+@lru_cache(maxsize=4)
+def _tensors(
+    file: Path, types: tuple[tuple[int, tuple[str, int, int]], ...], identity: tuple[int, ...]
+) -> tuple[TensorInfo, ...]:  # fmt: skip
+    """The same by the tensor types' table; identity: of the file as it now is."""
+    with file.open("rb", buffering=0) as stream:
+        if os.fstat(stream.fileno()).st_size == 0:
+            raise BadInput(f"{file}: the file is empty")
+        return tuple(_walk(stream, str(file), dict(types)))
+
+
 _FORMATS = {"Q6_K": q6k.FORM, "Q4_K": q4k.FORM}
+
+
+def _found(path: str | os.PathLike[str], name: str, type_name: str) -> TensorInfo:
+    if type_name not in _FORMATS:
+        raise BadInput(f"tensors of type {type_name} are not read; {' and '.join(_FORMATS)} are")
+    infos = tensors(path)
+    found = next((t for t in infos if t.name == name), None)
+    if found is None:
+        raise BadInput(f"{Path(path)}: no tensor {_short(name)}; {_offer(name, infos, type_name)}")
+    if found.type_name != type_name:
+        what = f"{Path(path)}: tensor {_short(name)}"
+        raise BadInput(f"{what} is {found.type_name}, not {type_name}; {_offer(name, infos, type_name)}")
+    return found
+
+
+def _bytes(path: str | os.PathLike[str], info: TensorInfo, at: int, count: int) -> U8:
+    """`count` bytes of a tensor from its byte `at` on. BadInput where the file no longer holds them."""
+    what = f"{Path(path)}: tensor {_short(info.name)}"
+    try:
+        raw = np.fromfile(path, np.uint8, count, offset=info.offset + at)
+    except OSError as error:
+        raise BadInput(f"{what} cannot be read: {error}") from None
+    if raw.size != count:
+        raise BadInput(f"{what} ends after {at + raw.size} of {info.bytes} bytes; did the file change?")
+    return raw
 
 
 def read(path: str | os.PathLike[str], name: str, type_name: str = "Q6_K") -> tuple[U8, Shape]:
@@ -233,28 +283,31 @@ def read(path: str | os.PathLike[str], name: str, type_name: str = "Q6_K") -> tu
     Raises BadInput as `tensors` does, and for a name that is not there (close ones are offered),
     a tensor of another type, rows that are not a multiple of 256 values, and NaN or infinite scales.
     """
-    if type_name not in _FORMATS:
-        raise BadInput(f"tensors of type {type_name} are not read; {' and '.join(_FORMATS)} are")
-    infos = tensors(path)
-    what = f"{Path(path)}: tensor {_short(name)}"
-    found = next((t for t in infos if t.name == name), None)
-    if found is None:
-        raise BadInput(f"{Path(path)}: no tensor {_short(name)}; {_offer(name, infos, type_name)}")
-    if found.type_name != type_name:
-        raise BadInput(f"{what} is {found.type_name}, not {type_name}; {_offer(name, infos, type_name)}")
-    shape = Shape(found.od, found.id)
-    try:
-        raw = np.fromfile(path, np.uint8, found.bytes, offset=found.offset)
-    except OSError as error:
-        raise BadInput(f"{what} cannot be read: {error}") from None
-    if raw.size != found.bytes:
-        raise BadInput(f"{what} ends after {raw.size} of {found.bytes} bytes; did the file change?")
-    raw = raw.reshape(shape.od, shape.nbe * _FORMATS[type_name].block)
-    kquant.check_scales(raw, what, _FORMATS[type_name])
+    found = _found(path, name, type_name)
+    shape, form = Shape(found.od, found.id), _FORMATS[type_name]
+    raw = _bytes(path, found, 0, found.bytes).reshape(shape.od, shape.nbe * form.block)
+    kquant.check_scales(raw, f"{Path(path)}: tensor {_short(name)}", form)
     return raw, shape
 
 
-def _offer(name: str, infos: list[TensorInfo], type_name: str) -> str:
+def check(path: str | os.PathLike[str], name: str, type_name: str = "Q6_K") -> Shape:
+    """The shape of tensor `name`. BadInput as `read`, but of a large tensor a sample of its scales counts.
+
+    SAMPLED places spread evenly over it, its first and last super-blocks among them.
+    """
+    found = _found(path, name, type_name)
+    shape, form = Shape(found.od, found.id), _FORMATS[type_name]
+    blocks = found.bytes // form.block
+    each = min(blocks, SAMPLE // form.block)
+    many = min(SAMPLED, -(-blocks // each))
+    for k in range(many):
+        first = (blocks - each) * k // max(1, many - 1)
+        raw = _bytes(path, found, first * form.block, each * form.block)
+        kquant.check_scales(raw, f"{Path(path)}: tensor {_short(name)}", form, (first, shape.nbe))
+    return shape
+
+
+def _offer(name: str, infos: Sequence[TensorInfo], type_name: str) -> str:
     """What the user may have meant: close names of the wanted type, or the first few."""
     names = [t.name for t in infos if t.type_name == type_name and t.name != name]
     if not names:

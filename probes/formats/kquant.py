@@ -34,15 +34,19 @@ def blocks(raw: U8, form: Format) -> U8:
     return raw.reshape(*raw.shape[:-1], -1, form.block)
 
 
-def check_scales(raw: U8, what: str, form: Format) -> None:
-    """Raise BadInput naming the first super-block of `raw` with a scale that is not finite."""
+def check_scales(raw: U8, what: str, form: Format, part: tuple[int, int] | None = None) -> None:
+    """Raise BadInput naming the first super-block of `raw` with a scale that is not finite.
+
+    part: of a flat piece u8[n * block], the super-block that it begins at and how many a row has.
+    """
     found = blocks(raw, form)
     for name, at in form.scales.items():
         bad = (found[..., at + 1] & np.uint8(0x7C)) == 0x7C
         if bad.any():
             where = np.unravel_index(int(np.argmax(bad)), bad.shape)
             value = np.ascontiguousarray(found[where][at : at + 2]).view("<f2")[0]
-            place = f"row {where[0]}, super-block {where[-1]}"
+            row, block = divmod(part[0] + int(where[-1]), part[1]) if part else (where[0], where[-1])
+            place = f"row {row}, super-block {block}"
             raise BadInput(f"{what}: {name} is {value} in {place}; the tensor is damaged")
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Literal
 
@@ -80,6 +81,7 @@ def pieces(lay: Layout) -> tuple[Piece, Piece, Piece, Piece]:
     return lay.ql, lay.qh, lay.sc, lay.d
 
 
+@cache
 def check_stride(lay: Layout, nbe: int, stride: int) -> None:
     """Raise BadInput where rows of `stride` bytes cannot hold `nbe` super-blocks of `lay`.
 

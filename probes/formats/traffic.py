@@ -10,7 +10,8 @@ and a unit asks for
 `pf`, `pf3` and `stream` ask for the same bytes. The matrix starts on a multiple of 256 B, as allocations do.
 
 A *sector* is 32 B, a *line* 128 B. Rows repeat their phase against them after a few rows (dpl strides are
-multiples of 16, not of 32), so those rows are traced once and multiplied: exact, and milliseconds.
+multiples of 16, not of 32), so those rows are traced once and multiplied: exact, and milliseconds. Addresses
+within a row repeat their phase every 256 super-blocks, so a long row is counted from two short ones.
 
 A *wavefront* is one L1 cycle, a lower bound: a load of w bytes per lane is served 128 B at a time, hence in
 groups of 128 / w neighbouring lanes (all 32 for w <= 4); a group costs one cycle, or as many as the distinct
@@ -31,7 +32,9 @@ hypothesis that the trace bounds, no more.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -43,6 +46,7 @@ from probes.formats.layouts import BLOCK_BYTES, Layout, pieces
 SECTOR, LINE, WORD = 32, 128, 4  # bytes
 BANKS = WARP = 32
 UNITS_PER_BLOCK = 8
+REPEAT = 256  # super-blocks after which all addresses of a row have the same phase again
 
 UNIT_BYTES = BLOCK_BYTES / UNITS_PER_BLOCK  # a unit's own weight bytes, in flight per thread: 26.25
 
@@ -98,6 +102,19 @@ def activation_loads(nbe: int) -> tuple[Load, ...]:
     return tuple(Load(f"x8+{at}", 8, 40 * unit + at) for at in range(0, 40, 8))
 
 
+def _by_length(count: Callable[[int], int], nbe: int) -> int:
+    """count(nbe) of a row of nbe super-blocks; of a long one from two short ones, exactly.
+
+    REPEAT more super-blocks move every plane's start and the row's end by a multiple of 256 B and leave whole
+    warps, so whatever is counted per granule, bank or warp load grows by the same amount each time.
+    """
+    if nbe < 3 * REPEAT:
+        return count(nbe)
+    first = REPEAT + nbe % REPEAT
+    least, more = count(first), count(first + REPEAT)
+    return least + (nbe - first) // REPEAT * (more - least)
+
+
 def _period(stride: int, granule: int) -> int:
     """Rows after which a row starts at the same place in its granule again."""
     return granule // math.gcd(stride, granule)
@@ -137,6 +154,7 @@ def _rows_fetched(lay: Layout, nbe: int, rows: int, granule: int, scope: Scope) 
     return int(np.unique(group * (piece.max() + 1) + piece).size)
 
 
+@cache
 def fetched_bytes(lay: Layout, shape: Shape, granularity: int, scope: Scope) -> int:
     """Weight bytes moved when every piece of `granularity` bytes is fetched once per `scope`.
 
@@ -148,10 +166,12 @@ def fetched_bytes(lay: Layout, shape: Shape, granularity: int, scope: Scope) -> 
         raise BadInput(f"granularity must be a power of two up to 256 bytes, got {granularity}")
     period = _period(lay.row_stride(shape.nbe), max(granularity, SECTOR))
     full, rest = divmod(shape.od, period)
-    count = full * _rows_fetched(lay, shape.nbe, period, granularity, scope) if full else 0
-    if rest:
-        count += _rows_fetched(lay, shape.nbe, rest, granularity, scope)
-    return count * granularity
+
+    def fetched(rows: int) -> int:
+        return _by_length(lambda nbe: _rows_fetched(lay, nbe, rows, granularity, scope), shape.nbe)
+
+    count = full * fetched(period) if full else 0
+    return (count + (fetched(rest) if rest else 0)) * granularity
 
 
 def traffic_bytes(lay: Layout, shape: Shape) -> int:
@@ -174,6 +194,17 @@ def _wavefronts(start: I64, width: int) -> int:
     return int(per_bank.reshape(-1, BANKS).max(axis=1).sum())
 
 
+def _cycles(lay: Layout, nbe: int, load: int, row: int) -> int:
+    """L1 cycles of one load of a row, the weights' before the activations'; row: its place in the matrix."""
+    weights = weight_loads(lay, nbe)
+    if load < len(weights):
+        own = weights[load]
+        return _wavefronts(own.address + row * lay.row_stride(nbe), own.width)
+    own = activation_loads(nbe)[load - len(weights)]
+    return _wavefronts(own.address, own.width)
+
+
+@cache
 def requests(lay: Layout, shape: Shape) -> Requests:
     """What one launch over the matrix asks of L1: loads, bytes and wavefronts.
 
@@ -182,10 +213,14 @@ def requests(lay: Layout, shape: Shape) -> Requests:
     stride = lay.row_stride(shape.nbe)
     period = _period(stride, LINE)
     full, rest = divmod(shape.od, period)
-    weights, activations = weight_loads(lay, shape.nbe), activation_loads(shape.nbe)
-    phases = [(k * stride, full + (k < rest)) for k in range(min(period, shape.od))]
-    cycles = [sum(n * _wavefronts(x.address + at, x.width) for at, n in phases) for x in weights]
-    cycles += [shape.od * _wavefronts(x.address, x.width) for x in activations]
+    weights, activations = weight_loads(lay, 1), activation_loads(1)
+
+    def cycles_of(load: int, row: int = 0) -> int:
+        return _by_length(lambda nbe: _cycles(lay, nbe, load, row), shape.nbe)
+
+    phases = [(k, full + (k < rest)) for k in range(min(period, shape.od))]
+    cycles = [sum(n * cycles_of(i, k) for k, n in phases) for i in range(len(weights))]
+    cycles += [shape.od * cycles_of(len(weights) + i) for i in range(len(activations))]
     asked = [shape.od * shape.nunits * load.width for load in (*weights, *activations)]
     names = [load.name for load in (*weights, *activations)]
     counts = tuple(map(LoadCount, names, asked, cycles))

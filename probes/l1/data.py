@@ -48,7 +48,7 @@ def weights(case: Case, layouts: Sequence[Layout], seed: int, file: Path | None)
 def check(case: Case, args: argparse.Namespace) -> None:
     """BadInput for a tensor that no kernel could be trusted with."""
     for name in case.tensors:
-        gguf_file.read(args.gguf, name)
+        gguf_file.check(args.gguf, name)
 
 
 def show() -> None:

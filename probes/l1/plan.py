@@ -123,7 +123,7 @@ def ring(v: Matvec, shape: Shape, geometry: Geometry, facts: DeviceFacts, source
     made = pipeline.plan(shape.nunits, stride, fills, geometry, facts, form=v.form.name)
     stages = f"{made.stages} stage{'s' if made.stages > 1 else ''}"
     asked = traffic.requests(v.layout, shape)
-    weights = len(traffic.weight_loads(v.layout, shape.nbe))
+    weights = len(traffic.weight_loads(v.layout, 1))
     return Planned(
         variant=v, kernel=v.symbol, config=made.config, ring=made, content_bytes=table.content_bytes(shape),
         traffic_bytes=traffic.traffic_bytes(v.layout, shape), read=table.READ_OF.get(v.layout.name, ""),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from probes.core import escaping
 from probes.core.types import BACKENDS, Shape
 from probes.engine import limit, sweep
 from probes.engine.judge import compared, family, find
@@ -31,7 +32,8 @@ def sections(rows: Sequence[Row], markdown: bool) -> list[str]:
     title = "### " if markdown else ""
     first = next((r for r in rows if r.shape and r.counts), None)
     own = first is not None and first.case not in {c.id for c in table.CASES}
-    name = first.case if own and first else table.CASES[0].id
+    clean = escaping.markdown if markdown else escaping.shown
+    name = clean(first.case) if own and first else table.CASES[0].id
     shape = Shape(*first.shape) if own and first and first.shape else table.CASES[0].shape
     assert shape, "a case of L1 has its shape"
     fold = tables.format_percent(analysis.recorded_fold(), 2, sign=True)

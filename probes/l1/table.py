@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from probes.core import flags
 from probes.core.types import VIRTUAL_THREADS, BadInput, Shape, check_apart, check_case
 from probes.engine.probe import Case, Contest, Fit, Variant
 from probes.formats.layouts import BLOCK_BYTES, LAYOUTS, Layout
@@ -62,6 +63,7 @@ MODELS: tuple[Model, ...] = (
 CASES: tuple[Case, ...] = tuple(
     Case(id=t.case, shape=t.shape, counts={m.name: t.count}) for m in MODELS for t in m.tensors
 )
+MOST_SHAPES = 64  # of a GGUF file, each a case; a model has some ten
 QUICK_CASES = ("ffn_down_14b",)
 """What --quick measures: the shape that the record measured first; a model's sum wants them all."""
 
@@ -175,12 +177,12 @@ def content_bytes(shape: Shape) -> int:
 def dispatch(shape: Shape, dpl_built: bool, env: Mapping[str, str] | None = None) -> str:
     """The record's dispatcher: the variant that runs for `shape`.
 
-    dpl where its plane was built and PROBES_Q6K_DPL is not "0", else padded; pf where
-    8192 < id <= 16384 and PROBES_Q6K_PF is not "0", else loop.
+    dpl where its plane was built and PROBES_Q6K_DPL is not off, else padded; pf where
+    8192 < id <= 16384 and PROBES_Q6K_PF is not off, else loop.
     """
     env = os.environ if env is None else env
-    layout = "dpl" if dpl_built and env.get("PROBES_Q6K_DPL") != "0" else "padded"
-    form = "pf" if PF_ABOVE < shape.id <= PF_UPTO and env.get("PROBES_Q6K_PF") != "0" else "loop"
+    layout = "dpl" if dpl_built and flags.switched("PROBES_Q6K_DPL", env) else "padded"
+    form = "pf" if PF_ABOVE < shape.id <= PF_UPTO and flags.switched("PROBES_Q6K_PF", env) else "loop"
     return f"{layout}_{form}"
 
 
@@ -223,17 +225,26 @@ def cases(args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:
     if args.tensor is not None:
         found = [t for t in found if t.name == args.tensor]
         if not found:
-            gguf_file.read(args.gguf, args.tensor)  # raises with the reason and close names
+            gguf_file.check(args.gguf, args.tensor)  # raises with the reason and close names
     if not found:
         raise BadInput(f"{args.gguf.name} holds no q6_K tensor")
     by_shape: dict[tuple[int, int], list[str]] = {}
     for t in found:
         by_shape.setdefault((t.od, t.id), []).append(t.name)
+    if len(by_shape) > MOST_SHAPES:
+        told = f"{args.gguf.name} holds q6_K tensors of {len(by_shape)} shapes"
+        raise BadInput(f"{told}, {MOST_SHAPES} are measured in one go; pick one with --tensor")
     model = args.gguf.name if args.gguf.name not in {m.name for m in MODELS} else f"{args.gguf.name} (file)"
     return [
-        Case(id=names[0], shape=Shape(od, id_), counts={model: len(names)}, tensors=(names[0],))
+        Case(id=tensor_id(names[0]), shape=Shape(od, id_), counts={model: len(names)}, tensors=(names[0],))
         for (od, id_), names in by_shape.items()
     ]
+
+
+def tensor_id(name: str) -> str:
+    """A tensor's case: its name, marked where a case of the table or a point of a sweep is called so."""
+    ours = {c.id for c in CASES} | {m.name for m in MODELS} | {"all"}
+    return f"tensor:{name}" if name in ours or name.startswith(("sweep_", "model_")) else name
 
 
 def sweeps(args: argparse.Namespace) -> dict[str, str]:

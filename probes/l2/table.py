@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from probes.core import flags
 from probes.core.types import BACKENDS, Backend, BadInput, check_apart, check_case
 from probes.engine.probe import Case, Contest, Fit, Variant
 
@@ -199,8 +200,7 @@ def arm(name: str) -> Launching:
 
 def dispatch(a: Launching, env: Mapping[str, str] | None = None) -> bool:
     """Whether an arm's launches carry the PDL attribute; PROBES_PDL=0 opts out, in the same binary."""
-    own = a.env if a.env is not None else os.environ if env is None else env
-    return a.pdl and own.get("PROBES_PDL") != "0"
+    return a.pdl and flags.switched("PROBES_PDL", next(e for e in (a.env, env, os.environ) if e is not None))
 
 
 def runs(a: Launching, chain: str) -> bool:

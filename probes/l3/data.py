@@ -6,6 +6,7 @@ Gate rows 0..nf-1 and up rows nf..2nf-1 form one matrix. The oracle: `q4k.refere
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -45,8 +46,7 @@ def random_x8(id_: int, seed: int) -> U8:
 
 def gate_up_shape(path: Path, gate: str, up: str) -> Shape:
     """The one shape of both tensors. Raises BadInput as `read_gate_up`."""
-    raw, shape = read_gate_up(path, gate, up)
-    return Shape(raw.shape[0] // 2, shape.id)
+    return _one_shape(gate, up, [gguf_file.check(path, name, "Q4_K") for name in (gate, up)])
 
 
 def check(case: Case, args: argparse.Namespace) -> None:
@@ -56,12 +56,17 @@ def check(case: Case, args: argparse.Namespace) -> None:
 def read_gate_up(path: Path, gate: str, up: str) -> tuple[U8, Shape]:
     """Gate and up tensors of a GGUF file, one below the other. BadInput unless both are q4_K of one shape."""
     parts, shapes = zip(*(gguf_file.read(path, name, "Q4_K") for name in (gate, up)), strict=True)
+    shape = _one_shape(gate, up, shapes)
+    return np.concatenate(parts), shape
+
+
+def _one_shape(gate: str, up: str, shapes: Sequence[Shape]) -> Shape:
     if shapes[0] != shapes[1]:
         got = f"got {gate} of {shapes[0]} and {up} of {shapes[1]}"
         raise BadInput(f"gate and up must have one shape, {got}; name the two tensors of one layer")
     if shapes[0].od % BLOCK_VALUES:
         raise BadInput(f"{gate} has {shapes[0].od} rows; L3 needs a multiple of {BLOCK_VALUES}")
-    return np.concatenate(parts), shapes[0]
+    return shapes[0]
 
 
 def quantised(h: F32, what: str = "these weights") -> U32:

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Any
 
+from probes.core.escaping import quoted
 from probes.core.settings import public, settings
 from probes.core.types import BadInput
 from probes.verdict.bars import bars_sha256
@@ -59,7 +60,7 @@ class Head:
         """From a parsed head. BadInput on unknown or missing names, wrong types, another schema."""
         if data.get("schema") not in SCHEMAS:
             known = ", ".join(map(str, SCHEMAS))
-            raise BadInput(f"schema {data.get('schema')!r} is none that this version reads ({known})")
+            raise BadInput(f"schema {quoted(data.get('schema'))} is none that this version reads ({known})")
         unknown = sorted(set(map(str, data)) - {f.name for f in fields(cls)})
         missing = [n for n in ("mode", "device", "seed", "kernels_sha256", "argv") if n not in data]
         if unknown or missing:
@@ -68,11 +69,11 @@ class Head:
             raise BadInput(f"the head does not fit ({'; '.join(parts)})")
         for name, kind in _KINDS.items():
             if name in data and not isinstance(data[name], kind):
-                raise BadInput(f"the head's {name} must be {kind.__name__}, got {data[name]!r}")
+                raise BadInput(f"the head's {name} must be {kind.__name__}, got {quoted(data[name])}")
         if not 0 <= int(data["seed"]) < 2**63:
-            raise BadInput(f"the head's seed must be 0 or more, got {data['seed']!r}")
+            raise BadInput(f"the head's seed must be 0 or more, got {quoted(data['seed'])}")
         if data["mode"] not in ("measure", "predict"):
-            raise BadInput(f"the head's mode must be measure or predict, got {data['mode']!r}")
+            raise BadInput(f"the head's mode must be measure or predict, got {quoted(data['mode'])}")
         return cls(**data)
 
 

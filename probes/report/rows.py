@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
-from probes.core.types import Backend, BadInput, Role, Source
+from probes.core.escaping import quoted
+from probes.core.types import MAX_PROCESSES, MAX_ROW_SAMPLES, Backend, BadInput, Role, Source
 from probes.verdict.bars import Decision
 
 FLOAT_MAX = sys.float_info.max
@@ -149,10 +150,15 @@ class Row:
         """BadInput on a value of the wrong type, a NaN or infinity, or counts that do not fit together."""
         for name, hint in _types().items():
             if not _fits(value := getattr(self, name), hint):
-                raise BadInput(f"row {self.id}: {name} must be {_say(hint)}, got {value!r}")
+                raise BadInput(f"row {self.id}: {name} must be {_say(hint)}, got {quoted(value)}")
+        many = max(len(self.samples_s), len(self.blocks_s))
+        if many > MAX_ROW_SAMPLES:
+            raise BadInput(f"row {self.id}: {many} samples, {MAX_ROW_SAMPLES} are possible")
         count, want = len(self.samples_s), 2 * (self.windows or 0) * (self.processes or 1)
         if count and self.windows is not None and count != want:
             raise BadInput(f"row {self.id}: {count} samples, {want} expected from windows")
+        if (self.processes or 0) > MAX_PROCESSES:
+            raise BadInput(f"row {self.id}: {self.processes} processes, {MAX_PROCESSES} are possible")
         blocks, clocks = len(self.blocks_s), len(self.block_clock_hz)
         if blocks % 4 or clocks not in (0, blocks // 4):
             raise BadInput(f"row {self.id}: {blocks} samples and {clocks} clocks are no whole blocks of 4")

@@ -11,12 +11,11 @@ from typing import Any, NoReturn
 from probes.core import ends, streams
 from probes.core.digest import digest
 from probes.core.types import BadInput
-from probes.report import files, schema1
+from probes.report import bounds, files, schema1
 from probes.report.provenance import Head
 from probes.report.rows import Row
 
 Closing = Callable[[Sequence[Row]], list[Row]]
-MAX_BYTES = 256 << 20  # a full report is a few MiB
 
 
 class ReportFile:
@@ -106,11 +105,7 @@ def rows_sha256(rows: Sequence[Row]) -> str:
 def read_json(path: Path) -> tuple[Head, list[Row]]:
     """Head and rows of a report. BadInput, one line, on anything that is not one."""
     try:
-        if not path.is_file() and path.exists():
-            raise BadInput(f"{path} is no regular file")
-        if path.stat().st_size > MAX_BYTES:
-            raise BadInput(f"{path} is larger than any report ({MAX_BYTES >> 20} MiB)")
-        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+        data = json.loads(bounds.text_of(path), parse_constant=_refuse)
     except OSError as e:
         raise BadInput(f"cannot read {path}: {e.strerror or e}") from e
     except (ValueError, RecursionError) as e:
@@ -120,7 +115,9 @@ def read_json(path: Path) -> tuple[Head, list[Row]]:
             raise BadInput("an object with a list of rows is expected")
         rows: list[Any] = data.pop("rows")
         head = Head.from_json(data)
+        bounds.check_count(rows)
         found = [_row(i, r) for i, r in enumerate(rows)]
+        bounds.check(found, head.schema)
         return head, schema1.upgraded(found) if head.schema == 1 else found
     except BadInput as e:
         raise BadInput(f"{path} is not a report of this version: {e}") from e

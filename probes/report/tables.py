@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from probes.core import environment
+from probes.core import environment, escaping
 from probes.core.types import BadInput
 from probes.device import resources
 from probes.report.provenance import Head
@@ -59,24 +59,15 @@ def table(
     from tabulate import tabulate  # late: a --help needs no table
 
     keep = [i for i in range(len(headers)) if any(line[i] for line in lines)]
-    clean = _escaped if markdown else one_line
-    text: str = tabulate(
+    clean = escaping.markdown if markdown else escaping.shown
+    drawn: str = tabulate(
         [[clean(line[i]) for i in keep] for line in lines],
         headers=[clean(headers[i]) for i in keep],
         tablefmt="pipe" if markdown else "simple",
         disable_numparse=True,
         colalign=["left" if headers[i] in left else "right" for i in keep],
     )
-    return "\n".join(line.rstrip() for line in text.splitlines())
-
-
-def one_line(cell: str) -> str:
-    """Words out of a file as one line that does nothing to a terminal."""
-    return " ".join("".join(c if c.isprintable() else " " for c in cell).split())
-
-
-def _escaped(cell: str) -> str:
-    return one_line(cell).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    return "\n".join(line.rstrip() for line in drawn.split("\n"))
 
 
 def sources(rows: Sequence[Row]) -> list[str]:
@@ -190,12 +181,17 @@ def verdict_table(rows: Sequence[Row], markdown: bool = False, title: str = "Ver
     if not judged:
         return _title(f"{title}: none was reached", markdown)
     head = _title(f"{title} on {_devices(judged)}: {' and '.join(sources(judged))}", markdown)
-    why = [f"- {r.id}: {_escaped(r.reason) if markdown else r.reason}" for r in judged if r.reason]
+    clean = escaping.markdown if markdown else escaping.shown
+    why = [f"- {clean(f'{r.id}: {r.reason}')}" for r in judged if r.reason]
     return "\n".join([head, "", rows_table(judged, VERDICT_COLUMNS, markdown), *([""] if why else []), *why])
 
 
-def first_line(head: Head) -> str:
+def first_line(head: Head, markdown: bool = False) -> str:
     """What kind of figures follow. With no GPU it says first that nothing was measured."""
+    return (escaping.markdown if markdown else escaping.shown)(_first_line(head))
+
+
+def _first_line(head: Head) -> str:
     if head.mode == "predict":
         arch, there = head.device_facts.get("arch"), resources.archs()
         if arch and arch not in there:
@@ -209,26 +205,28 @@ def first_line(head: Head) -> str:
     return f"Measured on {head.device}{driver}, {head.time_utc}{f', under {under}' if under else ''}."
 
 
-def remarks(head: Head) -> list[str]:
+def remarks(head: Head, markdown: bool = False) -> list[str]:
     """What a reader must know beside the figures: neighbours, environment, notes; a line each."""
-    return [f"NOTE: {line}" for line in (*head.neighbours, *head.environment, *head.notes)]
+    clean = escaping.markdown if markdown else escaping.shown
+    return [clean(f"NOTE: {line}") for line in (*head.neighbours, *head.environment, *head.notes)]
 
 
-def verdicts_under(head: Head) -> str:
+def verdicts_under(head: Head, markdown: bool = False) -> str:
     """The line that stands over the verdicts of a run under unusual settings, '' for an ordinary one."""
     under = environment.beside(head.environment)
-    return f"These verdicts were reached under {under}: they are not the GPU's alone." if under else ""
+    clean = escaping.markdown if markdown else escaping.shown
+    return clean(f"These verdicts were reached under {under}: they are not the GPU's alone.") if under else ""
 
 
 def document(title: str, head: Head, rows: Sequence[Row], extra: Sequence[str] = ()) -> str:
     """A whole report as Markdown: first line, verdicts, a table per case, `extra` blocks, provenance."""
     cases = dict.fromkeys(r.group for r in rows if not r.case.startswith(SWEEP))
-    parts = [f"# {title}", first_line(head)]
+    parts = [f"# {escaping.markdown(title)}", first_line(head, True)]
     if not head.complete:
         parts.append("INCOMPLETE: the run was stopped; finished rows only.")
-    parts += remarks(head)
+    parts += remarks(head, True)
     if any(r.verdict for r in rows):
-        parts += [x for x in (verdicts_under(head), verdict_table(rows, True)) if x]
+        parts += [x for x in (verdicts_under(head, True), verdict_table(rows, True)) if x]
     parts += [case_table([r for r in rows if r.group == case], True) for case in cases]
     return "\n\n".join([*parts, *extra, provenance_text(head, rows)]) + "\n"
 
@@ -248,7 +246,7 @@ def provenance_text(head: Head, rows: Sequence[Row]) -> str:
         lines.append("compiled under " + ", ".join(f"{k}={v}" for k, v in head.settings.items()))
     if rotation:
         lines.append(f"weights rotated over {format_bytes(rotation)} or more")
-    return "\n".join([_title("Provenance", True), "", *(f"- {_escaped(x)}" for x in lines)])
+    return "\n".join([_title("Provenance", True), "", *(f"- {escaping.markdown(x)}" for x in lines)])
 
 
 def fill(text: str, marker: str, body: str) -> str:
@@ -263,6 +261,5 @@ def _devices(rows: Sequence[Row]) -> str:
     return ", ".join(dict.fromkeys(r.device or "no device" for r in rows))
 
 
-def _title(text: str, markdown: bool) -> str:
-    text = one_line(text)  # names out of a file may hold anything
-    return f"### {text}" if markdown else text
+def _title(words: str, markdown: bool) -> str:
+    return f"### {escaping.markdown(words)}" if markdown else escaping.shown(words)  # names may hold anything

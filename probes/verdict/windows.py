@@ -29,6 +29,7 @@ F64 = NDArray[np.float64]
 
 LEVEL = 0.99
 RESAMPLES = 2000
+PIECE = 1 << 20  # windows drawn at a time: some 48 MB with their ratios, times and medians
 MIN_WINDOWS = 2  # fewer hold no spread at all; 12 or more are wanted for a verdict
 
 
@@ -134,9 +135,7 @@ def _model(parts: list[tuple[float, F64, F64]], seed: int, level: float, n: int)
     within_parts, all_parts = [], []
     for count, r, t in parts:
         # windows resampled inside every process first, f64[n, p]; then whole processes by `pick`
-        rows = np.arange(p)[None, :, None]
-        index = rng.integers(0, r.shape[1], size=(n, p, r.shape[1]))
-        num, den = _per_process(count, r[rows, index], t[rows, index])
+        num, den = _resampled(count, r, t, rng, n)
         within_parts.append((num.mean(axis=1), den.mean(axis=1)))
         num, den = (np.take_along_axis(x, pick, axis=1) for x in (num, den))
         all_parts.append((num.mean(axis=1), den.mean(axis=1)))
@@ -148,6 +147,21 @@ def _model(parts: list[tuple[float, F64, F64]], seed: int, level: float, n: int)
     ends = (centre - factor * max(0.0, centre - low), centre + factor * max(0.0, high - centre))
     # a ratio of times is positive: an interval so wide that it would cross 0 ends just above it
     return Interval(float(centre), float(max(ends[0], centre * 1e-6)), float(ends[1]))
+
+
+def _resampled(count: float, ratios: F64, times: F64, rng: np.random.Generator, n: int) -> tuple[F64, F64]:
+    """`_per_process` of n draws of every process's windows, f64[n, p] twice; PIECE values at a time.
+
+    The generator gives the same numbers in pieces as at once, so the bits do not depend on PIECE.
+    """
+    p, w = ratios.shape
+    rows, step = np.arange(p)[None, :, None], max(1, PIECE // (p * w))
+    parts = []
+    for first in range(0, n, step):
+        index = rng.integers(0, w, size=(min(step, n - first), p, w))
+        parts.append(_per_process(count, ratios[rows, index], times[rows, index]))
+    num, den = (np.concatenate(x) for x in zip(*parts, strict=True))
+    return num, den
 
 
 def _per_process(count: float, ratios: F64, times: F64) -> tuple[F64, F64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import pytest
@@ -179,3 +180,27 @@ def test_group_order_asks_for_each_byte_once_but_d() -> None:
 def test_a_bad_granularity_is_refused(granularity: int) -> None:
     with pytest.raises(BadInput, match=f"got {granularity}"):
         traffic.fetched_bytes(BY_NAME["padded"], FFN_DOWN, granularity, "matrix")
+
+
+@pytest.mark.parametrize("nbe", [768, 1030])
+@pytest.mark.parametrize("lay", LAYOUTS, ids=lambda lay: lay.name)
+def test_a_long_row_counts_as_if_traced_whole(lay: Layout, nbe: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = Shape(3, 256 * nbe)
+    kinds: list[tuple[int, traffic.Scope]] = [(32, "matrix"), (64, "load"), (128, "block")]
+
+    def counted() -> list[object]:
+        fetched = [traffic.fetched_bytes.__wrapped__(lay, shape, size, scope) for size, scope in kinds]
+        return [traffic.requests.__wrapped__(lay, shape), *fetched]
+
+    short = counted()
+    monkeypatch.setattr(traffic, "REPEAT", 1 << 20)
+    assert short == counted()
+
+
+def test_the_longest_row_costs_no_more_than_a_short_one() -> None:
+    start = time.process_time()
+    for lay in LAYOUTS:
+        shape = Shape(7, 1 << 24)
+        traffic.requests(lay, shape)
+        traffic.fetched_bytes(lay, shape, 64, "load")
+    assert time.process_time() - start < 2.0  # minutes when each address was traced

@@ -287,7 +287,7 @@ def test_markdown_escapes_and_keeps_its_columns() -> None:
     text = tables.case_table([row(variant="007", skipped="a | b\nc < d")], markdown=True)
     lines = text.splitlines()
     assert lines[0].startswith("### ")
-    assert "SKIPPED (a \\| b c &lt; d)" in lines[-1]
+    assert "SKIPPED (a \\| b\\\\nc &lt; d)" in lines[-1]
     assert lines[-1].startswith("| 007 ")  # not turned into the number 7
     bars = {line.replace("\\|", "").count("|") for line in lines[2:]}
     assert len(bars) == 1
