@@ -37,7 +37,7 @@ def parser(name: str) -> argparse.ArgumentParser:
     p = flags.Parser(
         prog=f"python -m probes{'.' + name if name else ''}",
         description=text[0].upper() + text[1:],
-        epilog="exit codes: 0 decided, 1 a fault of the suite, 2 bad input, 3 INCONCLUSIVE, 130 stopped",
+        epilog="exit codes: 0 decided, 1 our fault, 2 bad input, 3 INCONCLUSIVE, 129/130/143 stopped",
     )
     add, on = p.add_argument, "store_true"
     runs, where = Path("out") / "runs", "folder of this run's reports (default out/runs)"

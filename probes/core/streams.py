@@ -24,8 +24,9 @@ def settle() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - it stays open to the end
-    with suppress(AttributeError):  # of a test, which has no such method
-        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # not every text stream has it
+    for stream, how in ((sys.stdout, "replace"), (sys.stderr, "backslashreplace")):
+        if hasattr(stream, "reconfigure"):  # a test's has no such method
+            stream.reconfigure(errors=how)
 
 
 def drop() -> None:
