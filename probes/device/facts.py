@@ -14,6 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from probes.core.escaping import quoted
 from probes.core.types import BadInput
 
 WARP = 32  # threads, on every GPU that CUDA runs on
@@ -68,6 +69,7 @@ class DeviceFacts:
 
 _OPTIONAL = ("read_ceiling_bps", "sm_clock_hz", "dram_latency_s", "launch_s")
 _RATES = ("dram_bps", *_OPTIONAL)
+MOST = 1e18  # of any fact: bytes/s, bytes, hertz, counts
 _UNSOURCED = ("name", "slug", "match", "sources")
 
 
@@ -76,18 +78,29 @@ def _parse(slug: str, table: dict[str, Any]) -> DeviceFacts:
     where = f"devices/{slug}.toml"
     values = {**table, "slug": slug}
     sources = values.pop("sources", {})
-    values["match"] = tuple(values.get("match", ()))
+    match = values.get("match", [])
+    if not isinstance(match, list) or not all(isinstance(word, str) for word in match):
+        raise BadInput(f"{where}: match must be a list of words, got {match!r}")
+    values["match"] = tuple(match)
+    if not isinstance(sources, dict) or not all(isinstance(said, str) for said in sources.values()):
+        raise BadInput(f"{where}: [sources] must hold a text for each fact")
     known = {f.name for f in fields(DeviceFacts)} - {"sources"}
     if unknown := sorted(values.keys() - known):
         raise BadInput(f"{where}: unknown fact {unknown[0]!r}; a device holds {', '.join(sorted(known))}")
     if missing := sorted(known - values.keys() - set(_OPTIONAL)):
         raise BadInput(f"{where}: fact {missing[0]!r} is missing")
     for key, value in values.items():
-        if key in ("name", "slug", "arch", "match"):
+        if key == "match":
+            continue
+        if key in ("name", "slug", "arch"):
+            if not isinstance(value, str):
+                raise BadInput(f"{where}: {key} must be a text, got {value!r}")
             continue
         kinds = (int, float) if key in _RATES else (int,)
-        if not isinstance(value, kinds) or isinstance(value, bool) or value < 0:
-            raise BadInput(f"{where}: {key} must be a number of at least 0, got {value!r}")
+        if not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value < MOST:
+            raise BadInput(f"{where}: {key} must be a number from 0 to {MOST:g}, got {quoted(value)}")
+        if value == 0 and key in ("sms", *_RATES):
+            raise BadInput(f"{where}: {key} must be above 0")
     need = values.keys() - set(_UNSOURCED)
     if bare := sorted(need - sources.keys()):
         raise BadInput(f"{where}: fact {bare[0]!r} has no source under [sources]")
