@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-SECONDS, LONG = 2.5, 3600.0
+SECONDS, LONG = 1.5, 3600.0
 WORST_S, WORST_MIB = 5.0, 500.0
 
 

@@ -200,7 +200,7 @@ def test_a_spoilt_file_is_one_line(say: Say, old: Path, new: Path, change: Any, 
         lambda d: [r.update(of=None, baseline=None) for r in d["rows"]],
         lambda d: [r.update(blocks_s=[t * (1e-5 / 1e5) for t in r["blocks_s"]]) for r in d["rows"] if 0],
         lambda d: d["rows"][0].update(samples_s=[1e-10, 1e5] * 4),
-        lambda d: d.update(git={"commit": ["odd"], "dirty": {}}, argv=[1, None], driver=None),
+        lambda d: d.update(git={"commit": ["odd"], "dirty": {}}, argv=[], driver=None),
     ],
 )
 def test_odd_values_are_no_traceback(say: Say, old: Path, new: Path, tmp_path: Path, change: Any) -> None:
@@ -216,6 +216,7 @@ def test_names_out_of_a_file_stay_in_their_line(say: Say, old: Path, new: Path) 
     refused(say(old, path), "l1/a\\nb")
     path = spoilt(new, lambda d: [r.update(processes=2**62) for r in d["rows"] if r["role"] == "contest"])
     refused(say(old, path), "processes")
+    refused(say(old, spoilt(new, lambda d: d.update(driver=[1]))), "driver")
     path = spoilt(new, lambda d: [r.update(case="a\nb\x1b[2J") for r in d["rows"][:1]])
     _, out, _ = say(old, path)
     assert "\x1b" not in out and "only-in-new: l1/a\\nb\\x1b[2J/base/cu" in out

@@ -44,8 +44,7 @@ def run(tmp_path: Path, names: list[str], error: str, argv: list[str]) -> subpro
     )  # fmt: skip
 
 
-@pytest.mark.sampled(3, "missing")
-@pytest.mark.sampled(3, "broken")
+@pytest.mark.sampled(4, "")
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("error", [pytest.param(MISSING, id="missing"), pytest.param(BROKEN, id="broken")])
 @pytest.mark.parametrize("package", PACKAGES)

@@ -58,6 +58,7 @@ def test_rows_equal_the_oracle_and_hand_their_activations_on(
 
 
 @pytest.mark.toolchain
+@pytest.mark.sampled(2, "")
 @pytest.mark.parametrize("backend", ["cu", "numba"])
 @pytest.mark.parametrize("arch", ["sm_90", "sm_121"])
 def test_the_late_kind_asks_for_its_weights_and_then_waits(backend: Any, arch: str) -> None:

@@ -122,7 +122,7 @@ OF_REPORTS = (
          "an event loop that differs not told", ("tests/report/test_rows.py",)),
     rows("if count and self.windows is not None and count != want:", "if False:", "samples that are not the windows'", ("tests/report/test_rows.py",)),
     rows("if blocks % 4 or clocks not in (0, blocks // 4):", "if blocks % 4:", "clocks that are not the blocks'", ("tests/report/test_rows.py", *OUTCOMES)),
-    Mutant("probes/engine/processes.py", "str(args.seed + k)", "str(args.seed)", "every process has the same seed", ("tests/engine/test_bench.py",)),
+    Mutant("probes/engine/processes.py", "--seed={args.seed + k}", "--seed={args.seed}", "every process has the same seed", ("tests/engine/test_bench.py",)),
     Mutant("probes/engine/processes.py", "len(r.blocks_s) // 8 * 8", "len(r.blocks_s) // 4 * 4", "an odd count turns who comes first round", OUTCOMES),
     Mutant("probes/engine/processes.py", "None if first.cold is None else all(r.cold for r in rows)", "None if first.cold is None else any(r.cold for r in rows)",
            "hot in one process is cold", ("tests/engine/test_processes.py",)),

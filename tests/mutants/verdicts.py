@@ -126,10 +126,9 @@ OF_JUDGE = (
           "a doubt of the baseline does not block"),
     judge("    return analysis.blocked(row, base)", "    return None", "a probe's own proof does not block"),
     judge("ceiling = max((r.content_gbps", "ceiling = min((r.content_gbps", "the slowest read as the ceiling"),
-    judge("row.same_bytes_read_s = min(reads)", "row.same_bytes_read_s = max(reads)",
-          "the slowest read of the same bytes"),
-    judge("row.fraction_of_same_bytes_read = min(reads)", "row.fraction_of_same_bytes_read = max(reads)",
-          "a share of the slowest read"),
+    judge("out[str(name)] = min(r.time_s,", "out[str(name)] = max(r.time_s,", "the slowest read of the same bytes"),
+    judge("row.fraction_of_same_bytes_read = read_s, read_s / row.time_s",
+          "row.fraction_of_same_bytes_read = read_s, row.time_s / read_s", "a share upside down"),
     judge("if like and like.baseline == pair.baseline else (pair,):", "if like else (pair,):",
           "a ratio over another baseline"),
     judge("and (r.bitwise or len(among) == 1)]", "and True]", "an unchecked row is a side"),
@@ -141,11 +140,11 @@ OF_JUDGE = (
           "a group that was not measured is GO", ("tests/l2/test_overlap.py",)),
     judge("self.by.decide(whole, self.bar, stops[0] if stops else None)", "self.by.decide(whole, self.bar, None)",
           "a doubt of a part does not block a sum", ("tests/engine/test_judge.py::test_one_such_row_is_enough_for_its_case_and_its_sum",)),
-    judge("        mine = [r for r in timed if r.backend == backend]\n        out += _Judged",
-          "        mine = list(timed)\n        out += _Judged", "one language's rows decide for the other"),
+    judge("Rows(r for r in timed if r.backend == b) for b in BACKENDS}", "Rows(timed) for b in BACKENDS}",
+          "one language's rows decide for the other"),
     judge('again and again.role == "again" and first and first.role != "again"', "again and first",
           "what is no repeat is an A/A pair", JUDGE),
-    judge("own = [r for r in self.all if not r.sweep and", "own = [r for r in self.all if", "a sweep's points judged"),
+    judge("any(not r.sweep and (not cases", "any((not cases", "a sweep's points judged"),
 )  # fmt: skip
 
 MUTANTS = (*OF_BLOCKS, *OF_BARS, *OF_CONTESTS, *OF_RULE, *OF_JUDGE)

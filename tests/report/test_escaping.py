@@ -15,7 +15,7 @@ import pytest
 from probes import cli
 from probes.__main__ import main
 from probes.commands import summary
-from probes.core import escaping
+from probes.core import escaping, streams
 from probes.core.types import BadInput
 from probes.engine.run import Run
 from probes.report import rows, store, tables
@@ -94,7 +94,7 @@ def test_errors_warnings_progress_and_file_names_are_one_line(
         raise BadInput(EVIL)
 
     assert cli.guarded(fails) == 2
-    cli.warn(EVIL)
+    streams.warn(EVIL)
     cli.teller(False)(EVIL)
     main([EVIL])
     main(["replay", str(tmp_path / f"{EVIL.replace(chr(0), '').replace('/', '')}.json")])
