@@ -175,6 +175,7 @@ def rings(machine: Any, m: GateUp, name: str) -> Iterator[tuple[pipeline.Plan, i
             yield m.ring(name, choice, grid), order
 
 
+@pytest.mark.sampled(2, "host")
 @over("nf,cols", cu=RING_SHAPES, numba=[(64, 512)], gpu=GPU_SHAPES, small=[(32, 256), (480, 512)])
 def test_the_rings_equal_the_oracle_in_every_geometry(machine: Any, nf: int, cols: int) -> None:
     """Whoever finishes a group last, its q8 block is the same; what must be 0 is 0 again."""
@@ -196,6 +197,7 @@ def test_the_rings_equal_the_oracle_in_every_geometry(machine: Any, nf: int, col
 GROUPS = ["4r3b2s-drawn", "8r2b2s4x-dealt", "2r4b0s2x-drawn", "32r1b2s3x-drawn", "1r2b3s-dealt"]
 
 
+@pytest.mark.sampled(3, "host")
 @over(
     "nf,text",
     cu=[(nf, "any") for nf in (32, 96, 160)],
@@ -226,6 +228,7 @@ def test_form_c_is_right_with_any_number_of_groups(machine: Any, nf: int, text: 
         m.form_c(machine, m.ring("form_c", Geometry(rows, 1, stages, drawn, 1 + order % 3), grid), order)
 
 
+@pytest.mark.sampled(2, "")
 @pytest.mark.parametrize("stages", [1, 2, 3, 8])
 def test_any_warp_of_form_c_may_lag_behind_as_far_as_the_others_let_it(
     l3_on_host: ctypes.CDLL, stages: int

@@ -171,6 +171,7 @@ def test_what_a_predecessor_wrote_is_never_read_as_constant() -> None:
     assert (constant["l2_rms_quantise"], constant["l2_rope_store"]) == (1, 2)
 
 
+@pytest.mark.sampled(1, "")
 @pytest.mark.toolchain
 @pytest.mark.parametrize("arch", ARCHS)
 def test_every_numba_kernel_compiles(arch: str) -> None:

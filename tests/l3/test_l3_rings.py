@@ -125,6 +125,7 @@ def test_a_word_that_is_not_0_again_is_seen(
         arm.check(name)
 
 
+@pytest.mark.sampled(4, "")
 @pytest.mark.parametrize("name", ["pair_ring", "form_c"])
 @pytest.mark.parametrize("sets", [1, 2, 4])
 @pytest.mark.parametrize("rows", [4, 8, 32])
