@@ -107,7 +107,7 @@ def test_every_kernel_of_the_tables_exists_in_both_languages() -> None:
 
 
 @pytest.mark.toolchain
-@pytest.mark.sampled(1, "numba")
+@pytest.mark.sampled(1, "")
 @pytest.mark.parametrize("backend", ["cu", "numba"])
 @pytest.mark.parametrize("arch", ARCHS)
 def test_the_machine_code_waits_where_it_should(backend: Any, arch: str) -> None:
