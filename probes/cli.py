@@ -78,7 +78,6 @@ def add_build_timeout(p: argparse.ArgumentParser) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """BadInput for flags and switches that no run of any probe could honour."""
-    flags.check_environment()
     for flag, value, least in (
         ("--processes", args.processes, 1), ("--windows", args.windows, 2),
         ("--blocks-per-sm", args.blocks_per_sm, 1), ("--seed", args.seed, 0), ("--device", args.device, 0),
@@ -187,6 +186,7 @@ def _ended(work: Callable[[], int]) -> int:
         raise BadInput(
             f"the current folder is not there ({error.strerror}): change to one that is"
         ) from error
+    flags.check_environment()
     try:
         return work()
     except SystemExit as end:  # --help, or a flag that is none

@@ -56,7 +56,7 @@ def filled(text: str, folder: Path) -> str:
 
 def main(argv: list[str]) -> int:
     """Rewrite README.md in the current folder; with --check only compare."""
-    p = flags.Parser(prog="python -m probes readme", description=(__doc__ or "").splitlines()[0])
+    p = flags.Parser(prog="python -m probes readme", description=(__doc__ or "").partition("\n")[0])
     p.add_argument("--check", action="store_true", help="compare only; write nothing")
     return cli.guarded(lambda: _work(p.parse_args(argv).check))
 

@@ -35,7 +35,7 @@ OLDER = ("sm_80", "sm_89")  # they lack some instructions: only the kernels that
 
 def main(argv: list[str]) -> int:
     """Compile and write; returns the exit code."""
-    text = (__doc__ or "").splitlines()[0]
+    text = (__doc__ or "").partition("\n")[0]
     p = flags.Parser(prog="python -m probes resources", description=text)
     for flag, said in (
         ("--check", "compile and compare with the recorded file; write nothing"),

@@ -248,7 +248,7 @@ def wrong(judged: Sequence[Row], found: Sequence[Shift]) -> bool:
 
 def main(argv: Sequence[str]) -> int:
     """Run it; exit code 1 where the harness saw a difference that is not there."""
-    said = (__doc__ or "").splitlines()[0]
+    said = (__doc__ or "").partition("\n")[0]
     p = flags.Parser(prog="python -m probes selfcheck", description=said)
     p.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"A/A runs (default {RUNS})")
     p.add_argument("--blocks", type=int, choices=[16, 32, 64], default=cli.BLOCKS, help="blocks of each run")

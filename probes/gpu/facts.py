@@ -63,7 +63,7 @@ def look() -> Presence:
     """Whether there is a driver that works, and a GPU. Makes no context."""
     try:
         from cuda.bindings import driver
-    except ImportError:
+    except ModuleNotFoundError:
         return Presence(0, "package cuda-bindings is not installed")
     except Exception as error:  # of any kind: what a package raises as it loads
         return Presence(0, packages.failed(error) or f"cuda-bindings does not load ({error})", True)

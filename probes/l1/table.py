@@ -244,7 +244,7 @@ def cases(args: argparse.Namespace, sms: int, fit: Fit) -> list[Case]:
 def tensor_id(name: str) -> str:
     """A tensor's case: its name, marked where a case of the table or a point of a sweep is called so."""
     ours = {c.id for c in CASES} | {m.name for m in MODELS} | {"all"}
-    return f"tensor:{name}" if name in ours or name.startswith(("sweep_", "model_")) else name
+    return f"tensor:{name}" if name in ours or name.startswith(("sweep_", "model_", "tensor:")) else name
 
 
 def sweeps(args: argparse.Namespace) -> dict[str, str]:

@@ -47,6 +47,16 @@ def test_any_other_word_is_refused(
     assert str(said.value) in done.err and done.out == "" and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("argv", [["replay", "x.json"], ["compare", "a", "b"], ["selfcheck"], ["--list"]])
+def test_every_command_reads_the_switches(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PROBES_PDL", "maybe")
+    assert main(argv) == 2
+    done = capsys.readouterr()
+    assert "PROBES_PDL is 'maybe'" in done.err and done.out == ""
+
+
 @pytest.mark.parametrize(("argv", "words"), [
     (["--quik"], "no flag --quik; did you mean --quick"),
     (["--blcoks=16"], "no flag --blcoks; did you mean --blocks"),
@@ -65,7 +75,7 @@ def test_a_misspelt_flag_is_one_line(argv: list[str], words: str, capsys: pytest
     assert "usage" not in done.err and "--once" not in done.err
 
 
-@pytest.mark.parametrize("name", ["ffn_down_14b", "sweep_x", "sweep_ring_decode13", "model_14b", "all"])
+@pytest.mark.parametrize("name", ["ffn_down_14b", "sweep_x", "sweep_ring_decode13", "model_14b", "all", "tensor:all"])
 def test_a_tensor_that_is_called_as_a_case_is_a_tensor(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from probes.formats import gguf
 

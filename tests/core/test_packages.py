@@ -71,6 +71,25 @@ def test_how_python_is_started_changes_nothing(tmp_path: Path, how: str) -> None
     assert told[0] == told[1] and told[0][0] == 0 and "SAME" in told[0][1]
 
 
+def test_commands_work_without_docstrings(tmp_path: Path) -> None:
+    code = (
+        "from probes.__main__ import main\n"
+        "for name in ('selfcheck', 'readme', 'resources', 'compare', 'replay'):\n"
+        "    code = main([name, '--help'])\n"
+        "    if code: raise SystemExit(name)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-OO", "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        check=False, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_library_that_does_not_load_is_not_called_missing(tmp_path: Path) -> None:
+    done = run(tmp_path, ["cuda.bindings"], "ImportError('libcudart.so: cannot open')", COMMANDS["auto"])
+    assert done.returncode == 0 and "does not load (ImportError: libcudart.so" in done.stderr
+
+
 def test_an_error_of_our_own_is_no_package() -> None:
     with pytest.raises(ValueError) as raised:
         Path(packages.__file__).relative_to("/nowhere")
