@@ -75,7 +75,10 @@ def test_a_misspelt_flag_is_one_line(argv: list[str], words: str, capsys: pytest
     assert "usage" not in done.err and "--once" not in done.err
 
 
-@pytest.mark.parametrize("name", ["ffn_down_14b", "sweep_x", "sweep_ring_decode13", "model_14b", "all", "tensor:all"])
+NAMES = "ffn_down_14b sweep_x sweep_ring_decode13 model_14b all tensor:all".split()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_tensor_that_is_called_as_a_case_is_a_tensor(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from probes.formats import gguf
 
